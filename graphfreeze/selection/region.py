@@ -1,0 +1,353 @@
+"""Regions: sets of elements of one variable, held in the most structured form that fits.
+
+The form decides how cheaply a region can be stored and merged, so it is part of the value:
+
+| kind     | elements                                                    | storage                          |
+|----------|-------------------------------------------------------------|----------------------------------|
+| `Empty`  | none                                                        | nothing                          |
+| `Whole`  | all                                                         | the variable itself              |
+| `Box`    | ``start:stop:step`` on every axis                           | a smaller array of the same rank |
+| `Rows`   | listed indices on one axis, everything on the others        | the array with that axis shorter |
+| `Points` | listed flat positions, in C order                           | a vector                         |
+| `Dense`  | where a mask of the variable's shape is true                | a vector                         |
+
+Classes here only check that they are well formed. `graphfreeze.selection.canonical` builds regions and always picks the
+first kind of this table that fits (`Points` below one element in 32); among such regions ``==`` means the same elements.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphfreeze.selection.axis import (
+    AxisSet,
+    BoolArray,
+    Indices,
+    Span,
+    axis_has,
+    contains_sorted,
+)
+
+Shape: TypeAlias = tuple[int, ...]
+AnyArray: TypeAlias = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Region:
+    """A set of elements of a variable of a static shape. Immutable; arrays inside are read-only."""
+
+    shape: Shape
+    """Shape of the variable."""
+
+    @property
+    def size(self) -> int:
+        """Number of elements of the variable."""
+        return math.prod(self.shape)
+
+    @property
+    @abstractmethod
+    def count(self) -> int:
+        """Number of elements of the region."""
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether every element of the variable is in the region (true of any region of a variable without elements)."""
+        return self.count == self.size
+
+    @property
+    def is_empty(self) -> bool:
+        """Whether no element is in the region."""
+        return self.count == 0
+
+    @property
+    def axes(self) -> tuple[AxisSet, ...] | None:
+        """One index set per axis whose product is the region; None where it is held otherwise, or is empty."""
+        return None
+
+    @property
+    @abstractmethod
+    def storage_shape(self) -> Shape:
+        """Shape of what `take` gives."""
+
+    @abstractmethod
+    def contains(self, flat: Indices) -> BoolArray:
+        """For each flat position (C order) whether it is in the region."""
+
+    @abstractmethod
+    def take(self, array: AnyArray) -> AnyArray:
+        """The region's values in `storage_shape`, as a new array.
+
+        Raises:
+            ValueError: the array has another shape than the variable.
+        """
+
+    def put(self, array: AnyArray, values: AnyArray) -> AnyArray:
+        """A new array that holds ``values`` in the region and ``array`` elsewhere: the inverse of `take`.
+
+        Raises:
+            ValueError: an argument has another shape than it must have.
+        """
+        check_array(self, array)
+        if values.shape != self.storage_shape:
+            raise ValueError(f"values of shape {values.shape} for a region stored as {self.storage_shape}")
+        result = np.array(array)
+        self._assign(result, values)
+        return result
+
+    def to_mask(self) -> BoolArray:
+        """One flag per element of the variable."""
+        mask = np.zeros(self.shape, dtype=np.bool_)
+        self._assign(mask, np.ones(self.storage_shape, dtype=np.bool_))
+        return mask
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Region):
+            return NotImplemented
+        return type(self) is type(other) and self.shape == other.shape and self._same(other)
+
+    def __hash__(self) -> int:
+        return hash((type(self).__name__, self.shape, self.count))
+
+    def _same(self, other: Region) -> bool:
+        """Equality within one kind and shape."""
+        return True
+
+    @abstractmethod
+    def _assign(self, target: AnyArray, values: AnyArray) -> None:
+        """Write into an array of the variable's shape in place."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Empty(Region):
+    """No element."""
+
+    @property
+    def count(self) -> int:
+        return 0
+
+    @property
+    def storage_shape(self) -> Shape:
+        return (0,)
+
+    def contains(self, flat: Indices) -> BoolArray:
+        return np.zeros(flat.shape, dtype=np.bool_)
+
+    def take(self, array: AnyArray) -> AnyArray:
+        check_array(self, array)
+        return np.array(array.reshape(-1)[:0])
+
+    def _assign(self, target: AnyArray, values: AnyArray) -> None:
+        pass
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Whole(Region):
+    """Every element."""
+
+    @property
+    def count(self) -> int:
+        return self.size
+
+    @property
+    def axes(self) -> tuple[AxisSet, ...] | None:
+        return tuple(Span(0, size) for size in self.shape) if self.size else None
+
+    @property
+    def storage_shape(self) -> Shape:
+        return self.shape
+
+    def contains(self, flat: Indices) -> BoolArray:
+        return np.ones(flat.shape, dtype=np.bool_)
+
+    def take(self, array: AnyArray) -> AnyArray:
+        check_array(self, array)
+        return np.array(array)
+
+    def _assign(self, target: AnyArray, values: AnyArray) -> None:
+        target[...] = values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Box(Region):
+    """A product of spans, one per axis: what a subscript of slices names."""
+
+    spans: tuple[Span, ...]
+
+    def __post_init__(self) -> None:
+        if not self.shape or len(self.spans) != len(self.shape):
+            raise ValueError(f"{len(self.spans)} spans for shape {self.shape}")
+        if any(span.stop > size for span, size in zip(self.spans, self.shape, strict=True)):
+            raise ValueError(f"box {self.spans} leaves shape {self.shape}")
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.storage_shape)
+
+    @property
+    def axes(self) -> tuple[AxisSet, ...] | None:
+        return self.spans
+
+    @property
+    def slices(self) -> tuple[slice, ...]:
+        """The box as a numpy subscript."""
+        return tuple(span.as_slice for span in self.spans)
+
+    @property
+    def storage_shape(self) -> Shape:
+        return tuple(len(span) for span in self.spans)
+
+    def contains(self, flat: Indices) -> BoolArray:
+        return _product_contains(self, self.spans, flat)
+
+    def take(self, array: AnyArray) -> AnyArray:
+        check_array(self, array)
+        return np.array(array[self.slices])
+
+    def _same(self, other: Region) -> bool:
+        return isinstance(other, Box) and self.spans == other.spans
+
+    def _assign(self, target: AnyArray, values: AnyArray) -> None:
+        target[self.slices] = values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Rows(Region):
+    """Listed indices on one axis, everything on the others."""
+
+    axis: int
+    indices: Indices
+    """Sorted, unique, not empty."""
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.axis < len(self.shape):
+            raise ValueError(f"no axis {self.axis} in shape {self.shape}")
+        object.__setattr__(self, "indices", _listed(self.indices, self.shape[self.axis]))
+
+    @property
+    def count(self) -> int:
+        return math.prod(self.storage_shape)
+
+    @property
+    def axes(self) -> tuple[AxisSet, ...] | None:
+        full: list[AxisSet] = [Span(0, size) for size in self.shape]
+        full[self.axis] = self.indices
+        return tuple(full)
+
+    @property
+    def storage_shape(self) -> Shape:
+        return (*self.shape[: self.axis], len(self.indices), *self.shape[self.axis + 1 :])
+
+    def contains(self, flat: Indices) -> BoolArray:
+        return _product_contains(self, self.axes or (), flat)
+
+    def take(self, array: AnyArray) -> AnyArray:
+        check_array(self, array)
+        return np.asarray(np.take(array, self.indices, axis=self.axis))
+
+    def _same(self, other: Region) -> bool:
+        return isinstance(other, Rows) and self.axis == other.axis and np.array_equal(self.indices, other.indices)
+
+    def _assign(self, target: AnyArray, values: AnyArray) -> None:
+        target[(slice(None),) * self.axis + (self.indices,)] = values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Points(Region):
+    """Few elements without a pattern, by flat position in C order."""
+
+    indices: Indices
+    """Sorted, unique, not empty."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "indices", _listed(self.indices, self.size))
+
+    @property
+    def count(self) -> int:
+        return len(self.indices)
+
+    @property
+    def storage_shape(self) -> Shape:
+        return (len(self.indices),)
+
+    def contains(self, flat: Indices) -> BoolArray:
+        return contains_sorted(self.indices, flat)
+
+    def take(self, array: AnyArray) -> AnyArray:
+        check_array(self, array)
+        return np.asarray(array.reshape(-1)[self.indices])
+
+    def _same(self, other: Region) -> bool:
+        return isinstance(other, Points) and np.array_equal(self.indices, other.indices)
+
+    def _assign(self, target: AnyArray, values: AnyArray) -> None:
+        target[np.unravel_index(self.indices, self.shape)] = values
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Dense(Region):
+    """Many elements without a pattern: a mask."""
+
+    mask: BoolArray
+
+    def __post_init__(self) -> None:
+        mask = np.array(self.mask, order="C")
+        if mask.dtype != np.bool_ or mask.shape != self.shape:
+            raise ValueError(f"mask of {mask.dtype} {mask.shape} for shape {self.shape}")
+        mask.setflags(write=False)
+        object.__setattr__(self, "mask", mask)
+
+    @property
+    def count(self) -> int:
+        return int(np.count_nonzero(self.mask))
+
+    @property
+    def storage_shape(self) -> Shape:
+        return (self.count,)
+
+    def contains(self, flat: Indices) -> BoolArray:
+        return np.asarray(self.mask.reshape(-1)[flat])
+
+    def take(self, array: AnyArray) -> AnyArray:
+        check_array(self, array)
+        return np.asarray(array[self.mask])
+
+    def to_mask(self) -> BoolArray:
+        return self.mask.copy()
+
+    def _same(self, other: Region) -> bool:
+        return isinstance(other, Dense) and np.array_equal(self.mask, other.mask)
+
+    def _assign(self, target: AnyArray, values: AnyArray) -> None:
+        target[self.mask] = values
+
+
+def check_array(region: Region, array: AnyArray) -> None:
+    """Refuse an array that has another shape than the region's variable.
+
+    Raises:
+        ValueError: it has.
+    """
+    if array.shape != region.shape:
+        raise ValueError(f"array of shape {array.shape} for a region of shape {region.shape}")
+
+
+def _product_contains(region: Region, axes: tuple[AxisSet, ...], flat: Indices) -> BoolArray:
+    inside = np.ones(flat.shape, dtype=np.bool_)
+    for axis, coordinates in zip(axes, np.unravel_index(flat, region.shape), strict=True):
+        inside &= axis_has(axis, coordinates.astype(np.int64))
+    return inside
+
+
+def _listed(indices: Indices, size: int) -> Indices:
+    """A read-only copy of sorted unique indices below ``size``."""
+    listed = np.array(indices, dtype=np.int64)
+    if listed.ndim != 1 or len(listed) == 0 or listed[0] < 0 or listed[-1] >= size or not (np.diff(listed) > 0).all():
+        raise ValueError(f"indices must be a sorted, unique, not empty list below {size}")
+    listed.setflags(write=False)
+    return listed
