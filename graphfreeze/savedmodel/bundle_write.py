@@ -95,7 +95,7 @@ def write_bundle(
         files.append(target)
     if shards > old_shards:
         files.append(shard_path(prefix, old_shards, shards))
-        with _new_shard(files[-1]) as writer:
+        with _NewShard(files[-1]) as writer:
             entries |= _write_tensors(writer, old_shards, new, source, meter)
     files.append(_write_index(prefix, source, shards, entries))
     if protect:
@@ -117,7 +117,7 @@ def repack_bundle(
     entries = _kept_entries(source, put, drop)
     meter = _Meter(progress, sum(entry.size for entry in entries.values()) + sum(map(_size, new.values())))
     shard = shard_path(prefix, 0, 1)
-    with _new_shard(shard) as writer:
+    with _NewShard(shard) as writer:
         if source is not None:
             _move_tensors(writer, source, entries, meter)
         entries |= _write_tensors(writer, 0, new, source, meter)
@@ -194,11 +194,7 @@ def _copied(message: Message) -> Message:
     return copy
 
 
-def _new_shard(path: Path) -> _Shard:
-    return _Shard(path)
-
-
-class _Shard:
+class _NewShard:
     """A data shard being written: errors become ours, and it is synced when it closes."""
 
     def __init__(self, path: Path) -> None:
@@ -206,8 +202,9 @@ class _Shard:
 
     def __enter__(self) -> BinaryIO:
         with reported("write", self._path):
+            # Unbuffered, because copy_range writes to the same descriptor.
             self._file = self._path.open("xb", buffering=0)
-        return self._file  # type: ignore[return-value]  # unbuffered: copy_range writes to the same descriptor
+        return self._file
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> None:
         with self._file, reported("write", self._path):
@@ -283,8 +280,11 @@ def _write_tensor(writer: BinaryIO, value: Put, meter: _Meter) -> Message:
         crc = extend(crc, raw)
         written += len(raw)
         _write_piece(writer, raw, meter)
-    if written != _size(value):
-        raise InternalError(f"a streamed tensor of shape {list(value.shape)} gave {written} bytes, expected {_size(value)}")
+    expected = _size(value)
+    if written != expected:
+        raise InternalError(
+            f"a tensor of shape {list(value.shape)} was streamed as {written} bytes, expected {expected}"
+        )
     entry.crc32c = mask(crc)
     return entry
 
@@ -302,7 +302,7 @@ def _array_chunks(array: Array) -> Iterator[Array]:
 
 
 def _write_piece(writer: BinaryIO, data: Buffer, meter: _Meter) -> None:
-    view = memoryview(data).cast("B")
+    view = memoryview(data)  # type: ignore[arg-type]  # numpy arrays are buffers, which their stubs say since Python 3.12
     while view:
         written = writer.write(view[:_PIECE])
         meter.tick(written)

@@ -101,7 +101,8 @@ def numpy_dtype(number: int) -> DType:
     dtype = NUMPY_DTYPES.get(base)
     if dtype is None:
         raise UnsupportedModelError(
-            f"tensors of type '{dtype_name(number)}' cannot be read from a checkpoint: their elements have no fixed size"
+            f"tensors of type '{dtype_name(number)}' cannot be read from a checkpoint: "
+            "their elements have no fixed size"
         )
     return dtype
 
@@ -110,9 +111,10 @@ def dtype_number(dtype: DType) -> int:
     """The number for a numpy dtype; arrays of ``object`` are strings."""
     if dtype == np.dtype(object):
         return DT_STRING
-    number = _NUMBER_OF_NUMPY.get(dtype.newbyteorder("=") if dtype.isbuiltin == 1 else dtype)
+    number = _NUMBER_OF_NUMPY.get(dtype.newbyteorder("="))
     if number is None:
         raise UnsupportedModelError(
-            f"TensorFlow has no type for a numpy array of dtype '{dtype}'; strings are given as an object array of bytes"
+            f"TensorFlow has no type for a numpy array of dtype '{dtype}'; "
+            "strings are given as an object array of bytes"
         )
     return number

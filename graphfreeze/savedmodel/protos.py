@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from graphfreeze.errors import InputOutputError
 
 Message: TypeAlias = Any
-"""Any protobuf message. The generated classes carry no types, so a checker sees ``Any``; the alias says what is meant."""
+"""Any protobuf message. The generated classes carry no types; the alias says what the ``Any`` stands for."""
 
 _PACKAGE = "tensorflow"
 

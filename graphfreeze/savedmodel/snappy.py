@@ -1,8 +1,8 @@
 """Unpacks Snappy blocks: some builds of TensorFlow 1 and 2.1 compress the index of a bundle, and the format is small.
 
-    stream  := unpacked-length:varint element*
-    element := tag:u8, whose two low bits say what follows: 0 a literal, 1-3 a copy of earlier output with an
-               offset of 11, 16 or 32 bits
+stream  := unpacked-length:varint element*
+element := tag:u8, whose two low bits say what follows: 0 a literal, 1-3 a copy of earlier output with an
+           offset of 11, 16 or 32 bits
 """
 
 from __future__ import annotations

@@ -26,7 +26,7 @@ _TRAILER = 5
 _PLAIN, _SNAPPY = 0, 1
 _RESTART_INTERVAL = 16
 _BLOCK_SIZE = 1 << 18
-# Keys are stored as what differs from the key before. Keys of an honest table expand at most as often as a block restarts.
+# A key is stored as what differs from the key before it; honest keys expand about as often as a block restarts.
 _EXPANSION = 64
 _EXPANSION_FLOOR = 1 << 24
 
@@ -157,7 +157,7 @@ class _Reader:
             data_end = offset + size + _TRAILER
             for key, entry in self._block_entries(offset, size, f"the data block at byte {offset}"):
                 if last_key is not None and key <= last_key:
-                    raise self.fail(f"key {_shown(key)} comes after key {_shown(last_key)}, but keys must rise strictly")
+                    raise self.fail(f"key {_shown(key)} comes after {_shown(last_key)}, but keys must rise strictly")
                 last_key = key
                 yield key, entry
 
