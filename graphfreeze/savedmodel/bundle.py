@@ -7,6 +7,7 @@ tensor's bytes are read only when asked for.
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -293,7 +294,7 @@ def _stored_size(entry: Message, elements: int) -> int | None:
 def _check_overlap(bundle: Bundle, named: Iterable[tuple[str, Message]]) -> None:
     """Two entries may name the same bytes (one tensor under two keys), but not a part of each other's."""
     ranges = sorted((e.shard_id, e.offset, e.size, name) for name, e in named if e.size and not e.slices)
-    for before, after in zip(ranges, ranges[1:], strict=False):
+    for before, after in itertools.pairwise(ranges):
         same_shard = before[0] == after[0]
         if same_shard and after[1] < before[1] + before[2] and before[1:3] != after[1:3]:
             raise bundle.fail(f"the bytes of '{before[3]}' and '{after[3]}' overlap")

@@ -282,9 +282,7 @@ def _write_tensor(writer: BinaryIO, value: Put, meter: _Meter) -> Message:
         _write_piece(writer, raw, meter)
     expected = _size(value)
     if written != expected:
-        raise InternalError(
-            f"a tensor of shape {list(value.shape)} was streamed as {written} bytes, expected {expected}"
-        )
+        raise InternalError(f"a tensor of shape {list(value.shape)} gave {written} bytes, expected {expected}")
     entry.crc32c = mask(crc)
     return entry
 

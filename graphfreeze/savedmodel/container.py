@@ -1,4 +1,4 @@
-"""Opens a SavedModel directory: its proto, its checkpoint and what else lies there. Writing is in ``container_write``."""
+"""Opens a SavedModel directory: its proto, its checkpoint and what else lies there (``container_write`` writes)."""
 
 from __future__ import annotations
 

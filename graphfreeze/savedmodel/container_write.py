@@ -75,9 +75,7 @@ def check_target(model: SavedModel, target: Path, *, overwrite: bool = False) ->
     if source in goal.parents:
         raise InputOutputError(f"'{target}' lies inside the model being read, '{model.directory}'. Write beside it")
     if goal in source.parents:
-        raise InputOutputError(
-            f"'{target}' holds the model being read, '{model.directory}'. Write to another directory"
-        )
+        raise InputOutputError(f"'{target}' holds the model being read, '{model.directory}'. Write elsewhere")
     if not os.path.lexists(goal):
         return
     if not overwrite:
@@ -175,9 +173,7 @@ def _sync_tree(root: Path) -> None:
 def _move_into_place(staging: Path, goal: Path, overwrite: bool) -> None:
     if not overwrite or not os.path.lexists(goal):
         if os.path.lexists(goal):
-            raise InputOutputError(
-                f"'{goal}' appeared while the model was being written. Give --overwrite to replace it"
-            )
+            raise InputOutputError(f"'{goal}' appeared during the write. Give --overwrite to replace it")
         staging.rename(goal)
         sync_folder(goal.parent)
         return
