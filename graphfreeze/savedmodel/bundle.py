@@ -45,6 +45,7 @@ class Bundle:
     """BundleEntryProto per binary key: the parts of partitioned variables."""
 
     def shard_path(self, shard: int) -> Path:
+        """The file of one data shard."""
         return shard_path(self.prefix, shard, self.header.num_shards)
 
     def shard_sizes(self) -> dict[int, int]:
@@ -53,6 +54,7 @@ class Bundle:
         return {shard: path.stat().st_size for shard, path in paths.items() if path.exists()}
 
     def shape(self, key: str) -> tuple[int, ...]:
+        """The shape of the whole tensor, also of a partitioned one."""
         return _shape(self._entry(key))
 
     def dtype(self, key: str) -> DType:
@@ -93,6 +95,7 @@ class Bundle:
             yield part, entry
 
     def fail(self, problem: str) -> InputOutputError:
+        """The error to raise for damage in this bundle."""
         return damaged(self.prefix, problem)
 
     def _entry(self, key: str) -> Message:
@@ -112,6 +115,8 @@ class Bundle:
                 data = shard.read(entry.size)
         except OSError as error:
             raise InputOutputError(f"cannot read '{path}': {error.strerror}") from error
+        except ValueError as error:  # from memmap: the file has shrunk since the bundle was opened
+            raise self.fail(f"'{key}' is cut off in '{path.name}'") from error
         if len(data) != entry.size:
             raise self.fail(f"'{key}' is cut off in '{path.name}': expected {entry.size} bytes, found {len(data)}")
         return np.frombuffer(data, np.uint8)
@@ -182,10 +187,12 @@ def read_bundle(prefix: Path) -> Bundle:
 
 
 def index_path(prefix: Path) -> Path:
+    """The table file of a bundle."""
     return prefix.with_name(prefix.name + ".index")
 
 
 def shard_path(prefix: Path, shard: int, shards: int) -> Path:
+    """The file of data shard ``shard`` of ``shards``."""
     return prefix.with_name(f"{prefix.name}.data-{shard:05d}-of-{shards:05d}")
 
 
@@ -195,6 +202,7 @@ def key_bytes(key: str) -> bytes:
 
 
 def damaged(prefix: Path, problem: str) -> InputOutputError:
+    """The error to raise for damage in the bundle at ``prefix``."""
     return InputOutputError(
         f"the checkpoint '{prefix}' is damaged: {problem}. Copy the model again from where it came from"
     )

@@ -73,8 +73,8 @@ def write_bundle(
 ) -> WrittenBundle:
     """Writes a bundle with the source's tensors but ``drop``, and those in ``put`` (which replace).
 
-    Args:
-        weights: ``link`` hard-links the source's shards; both are read-only from then on, if ``protect``.
+    With ``weights="link"`` the source's shards get a second name instead of a copy; both names are read-only from then
+    on, unless ``protect`` leaves that to the caller.
     """
     _check_request(prefix, source, put, drop)
     old_shards = source.header.num_shards if source is not None else 0

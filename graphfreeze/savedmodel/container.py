@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +22,8 @@ TEXT_FILE = "saved_model.pbtxt"
 SPLIT_FILE = "saved_model.cpb"
 FINGERPRINT_FILE = "fingerprint.pb"
 VARIABLES_PREFIX = Path("variables", "variables")
+# Written anew, or stale as soon as the proto changes.
+_OWN_FILES = ((PROTO_FILE,), (TEXT_FILE,), (SPLIT_FILE,), (FINGERPRINT_FILE,))
 
 _OTHER_FORMATS = {
     ".keras": "a Keras 3 file",
@@ -60,16 +63,18 @@ class SavedModel:
 
     def other_files(self) -> list[Path]:
         """Files that are neither proto, checkpoint nor fingerprint, relative to the directory, sorted."""
-        return [path for path in _walk(self.directory) if not self._is_own(path)]
+        found = [path.relative_to(self.directory) for path, empty in _walk(self.directory) if not empty]
+        return [path for path in found if not self._is_own(path)]
 
     def empty_folders(self) -> list[Path]:
         """Folders without any file, relative to the directory, sorted."""
-        return _empty_folders(self.directory)
+        return [path.relative_to(self.directory) for path, empty in _walk(self.directory) if empty]
 
     def _is_own(self, path: Path) -> bool:
         if path.parent == VARIABLES_PREFIX.parent and self.bundle is not None:
+            # Shards of another count than the index says are left over, and might take the name of a new one.
             return path.name == "variables.index" or path.name.startswith("variables.data-")
-        return path.parts in ((PROTO_FILE,), (TEXT_FILE,), (FINGERPRINT_FILE,))
+        return path.parts in _OWN_FILES
 
 
 def read_saved_model(path: Path) -> SavedModel:
@@ -144,7 +149,7 @@ def _read_proto(path: Path) -> Message:
             text_format.Parse(data.decode("utf-8"), proto)
         else:
             proto.ParseFromString(data)
-    except (DecodeError, text_format.ParseError, UnicodeDecodeError) as error:
+    except (DecodeError, text_format.ParseError, UnicodeDecodeError, RecursionError) as error:
         if path.suffix == ".pb" and _is_graph_def(data):
             raise _frozen_graph(path) from error
         raise InputOutputError(
@@ -179,30 +184,16 @@ def _open_bundle(path: Path) -> Bundle | None:
     return None
 
 
-def _walk(root: Path) -> list[Path]:
-    """All files under ``root``, through symbolic links, relative and sorted."""
-    found: list[Path] = []
-    for folder, names, inner in _folders(root):
-        names.sort()
-        found += [Path(folder, name).relative_to(root) for name in inner]
-    return sorted(found)
-
-
-def _empty_folders(root: Path) -> list[Path]:
-    return sorted(Path(folder).relative_to(root) for folder, names, inner in _folders(root) if not names and not inner)
-
-
-def _folders(root: Path) -> list[tuple[str, list[str], list[str]]]:
-    """``os.walk`` through symbolic links, which must not lead back up."""
-    visited = []
-
-    def fail(error: OSError) -> None:
-        raise error
-
-    for folder, names, inner in os.walk(root, followlinks=True, onerror=fail):
-        for name in names:
-            real = os.path.realpath(os.path.join(folder, name))
-            if os.path.commonpath([real, os.path.realpath(folder)]) == real:
-                raise InputOutputError(f"'{os.path.join(folder, name)}' is a symbolic link to a folder around itself")
-        visited.append((folder, names, inner))
-    return visited
+def _walk(folder: Path, above: tuple[Path, ...] = ()) -> Iterator[tuple[Path, bool]]:
+    """Files and empty folders under ``folder``, through symbolic links, in order; True for a folder."""
+    real = Path(os.path.realpath(folder))
+    if real in above:
+        raise InputOutputError(f"'{folder}' is a symbolic link to a folder around itself. Remove it first")
+    inner = sorted(folder.iterdir())
+    if not inner:
+        yield folder, True
+    for path in inner:
+        if path.is_dir():
+            yield from _walk(path, (*above, real))
+        else:
+            yield path, False

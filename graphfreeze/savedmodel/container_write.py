@@ -41,15 +41,11 @@ def write_saved_model(
     omit: Collection[str | PurePath] = (),
     progress: Progress | None = None,
 ) -> None:
-    """Writes ``model`` to the new directory ``target``.
+    """Writes ``model`` to the new directory ``target``; a SavedModel there is replaced only with ``overwrite``.
 
-    Args:
-        put: tensors to add or to replace.
-        drop: names of tensors to leave out.
-        weights: ``link`` hard-links the data shards instead of copying them.
-        repack: writes all tensors into one shard without gaps; leaves no links.
-        extra_files: further files, by path relative to the directory; they replace files of the source.
-        omit: files of the source to leave out, by relative path.
+    The checkpoint gets the tensors of ``put`` and loses those named in ``drop``. Its data shards are copied, or
+    hard-linked with ``weights="link"``, or with ``repack`` written anew as one shard without gaps. All other files are
+    copied but those in ``omit``; ``extra_files`` come on top, both by path relative to the directory.
     """
     goal = Path(os.path.realpath(target))
     check_target(model, target, overwrite=overwrite)

@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import google.protobuf
+
 from graphfreeze.errors import InputOutputError
 
 Message: TypeAlias = Any
@@ -61,7 +63,13 @@ def _bare_tensorflow() -> Iterator[None]:
 
 
 def _generated(name: str) -> Any:
-    return importlib.import_module(f"{_PACKAGE}.core.{name}_pb2")
+    try:
+        return importlib.import_module(f"{_PACKAGE}.core.{name}_pb2")
+    except Exception as error:  # protobuf refuses generated code of another version with errors of several kinds
+        raise InputOutputError(
+            f"TensorFlow's message definitions cannot be loaded with protobuf {google.protobuf.__version__}: {error}. "
+            "Install the protobuf version that the installed TensorFlow asks for"
+        ) from error
 
 
 if TYPE_CHECKING:

@@ -25,6 +25,7 @@ class TensorSlice:
 
     @classmethod
     def from_proto(cls, proto: Message) -> TensorSlice:
+        """From a TensorSliceProto."""
         return cls(
             tuple(extent.start for extent in proto.extent),
             tuple(extent.length if extent.HasField("length") else _WHOLE for extent in proto.extent),
