@@ -148,7 +148,7 @@ def _product_union(shape: Shape, a: Axes, b: Axes) -> Axes | None:
 
 
 def _product_difference(shape: Shape, a: Axes, b: Axes) -> tuple[AxisSet | None, ...] | None:
-    """Axes of ``a`` without ``b`` if that is clearly a product: they are disjoint, or ``b`` cuts through one axis only."""
+    """Axes of ``a`` without ``b`` if that is clearly a product: they are disjoint, or ``b`` cuts one axis only."""
     common = [axis_intersection(x, y, size) for x, y, size in zip(a, b, shape, strict=True)]
     if any(axis is None for axis in common):
         return a

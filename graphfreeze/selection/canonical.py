@@ -131,7 +131,7 @@ def product_region(shape: Shape, axes: Sequence[AxisSet | None]) -> Region:
 def simplify(region: Region) -> Region:
     """The canonical region of the same elements."""
     if region.axes is not None:
-        return product_region(region.shape, [axis_from_sorted(axis_indices(axis)) for axis in region.axes])
+        return product_region(region.shape, [x if isinstance(x, Span) else axis_from_sorted(x) for x in region.axes])
     if isinstance(region, Points):
         return points_region(region.shape, region.indices)
     return mask_region(region.mask) if isinstance(region, Dense) else empty_region(region.shape)

@@ -11,15 +11,17 @@ The form decides how cheaply a region can be stored and merged, so it is part of
 | `Points` | listed flat positions, in C order                           | a vector                         |
 | `Dense`  | where a mask of the variable's shape is true                | a vector                         |
 
-Classes here only check that they are well formed. `graphfreeze.selection.canonical` builds regions and always picks the
-first kind of this table that fits (`Points` below one element in 32); among such regions ``==`` means the same elements.
+Classes here only check that they are well formed. `graphfreeze.selection.canonical` builds regions and always picks
+the first kind of this table that fits (`Points` below one element in 32); among such regions ``==`` means the same
+elements.
 """
 
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
+from types import EllipsisType
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -39,7 +41,7 @@ AnyArray: TypeAlias = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Region:
+class Region(ABC):
     """A set of elements of a variable of a static shape. Immutable; arrays inside are read-only."""
 
     shape: Shape
@@ -51,13 +53,13 @@ class Region:
         return math.prod(self.shape)
 
     @property
-    @abstractmethod
     def count(self) -> int:
         """Number of elements of the region."""
+        return math.prod(self.storage_shape)
 
     @property
     def is_whole(self) -> bool:
-        """Whether every element of the variable is in the region (true of any region of a variable without elements)."""
+        """Whether every element is in the region, as is true of any region of a variable without elements."""
         return self.count == self.size
 
     @property
@@ -66,26 +68,33 @@ class Region:
         return self.count == 0
 
     @property
-    def axes(self) -> tuple[AxisSet, ...] | None:
-        """One index set per axis whose product is the region; None where it is held otherwise, or is empty."""
-        return None
-
-    @property
-    @abstractmethod
     def storage_shape(self) -> Shape:
         """Shape of what `take` gives."""
+        return self._storage_shape()
 
-    @abstractmethod
+    @property
+    def axes(self) -> tuple[AxisSet, ...] | None:
+        """One index set per axis whose product is the region; None where it is held otherwise, or is empty."""
+        return self._axes()
+
     def contains(self, flat: Indices) -> BoolArray:
         """For each flat position (C order) whether it is in the region."""
+        axes = self.axes
+        if axes is None:
+            return self._contains(flat)
+        inside = np.ones(flat.shape, dtype=np.bool_)
+        for axis, coordinates in zip(axes, np.unravel_index(flat, self.shape), strict=True):
+            inside &= axis_has(axis, coordinates.astype(np.int64))
+        return inside
 
-    @abstractmethod
     def take(self, array: AnyArray) -> AnyArray:
         """The region's values in `storage_shape`, as a new array.
 
         Raises:
             ValueError: the array has another shape than the variable.
         """
+        self._check(array)
+        return np.array(array[self._subscript()])
 
     def put(self, array: AnyArray, values: AnyArray) -> AnyArray:
         """A new array that holds ``values`` in the region and ``array`` elsewhere: the inverse of `take`.
@@ -93,17 +102,17 @@ class Region:
         Raises:
             ValueError: an argument has another shape than it must have.
         """
-        check_array(self, array)
+        self._check(array)
         if values.shape != self.storage_shape:
             raise ValueError(f"values of shape {values.shape} for a region stored as {self.storage_shape}")
         result = np.array(array)
-        self._assign(result, values)
+        result[self._subscript()] = values
         return result
 
     def to_mask(self) -> BoolArray:
         """One flag per element of the variable."""
         mask = np.zeros(self.shape, dtype=np.bool_)
-        self._assign(mask, np.ones(self.storage_shape, dtype=np.bool_))
+        mask[self._subscript()] = True
         return mask
 
     def __eq__(self, other: object) -> bool:
@@ -114,63 +123,52 @@ class Region:
     def __hash__(self) -> int:
         return hash((type(self).__name__, self.shape, self.count))
 
+    def _check(self, array: AnyArray) -> None:
+        if array.shape != self.shape:
+            raise ValueError(f"array of shape {array.shape} for a region of shape {self.shape}")
+
+    @abstractmethod
+    def _storage_shape(self) -> Shape: ...
+
+    @abstractmethod
+    def _subscript(self) -> Any:
+        """What selects the region in a numpy array of the variable's shape."""
+
+    def _axes(self) -> tuple[AxisSet, ...] | None:
+        return None
+
+    def _contains(self, flat: Indices) -> BoolArray:
+        """`contains` for a region without axes; by default one without elements."""
+        return np.zeros(flat.shape, dtype=np.bool_)
+
     def _same(self, other: Region) -> bool:
         """Equality within one kind and shape."""
         return True
-
-    @abstractmethod
-    def _assign(self, target: AnyArray, values: AnyArray) -> None:
-        """Write into an array of the variable's shape in place."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Empty(Region):
     """No element."""
 
-    @property
-    def count(self) -> int:
-        return 0
-
-    @property
-    def storage_shape(self) -> Shape:
+    def _storage_shape(self) -> Shape:
         return (0,)
 
-    def contains(self, flat: Indices) -> BoolArray:
-        return np.zeros(flat.shape, dtype=np.bool_)
-
-    def take(self, array: AnyArray) -> AnyArray:
-        check_array(self, array)
-        return np.array(array.reshape(-1)[:0])
-
-    def _assign(self, target: AnyArray, values: AnyArray) -> None:
-        pass
+    def _subscript(self) -> BoolArray:
+        return np.zeros(self.shape, dtype=np.bool_)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Whole(Region):
     """Every element."""
 
-    @property
-    def count(self) -> int:
-        return self.size
-
-    @property
-    def axes(self) -> tuple[AxisSet, ...] | None:
-        return tuple(Span(0, size) for size in self.shape) if self.size else None
-
-    @property
-    def storage_shape(self) -> Shape:
+    def _storage_shape(self) -> Shape:
         return self.shape
 
-    def contains(self, flat: Indices) -> BoolArray:
-        return np.ones(flat.shape, dtype=np.bool_)
+    def _axes(self) -> tuple[AxisSet, ...] | None:
+        return tuple(Span(0, size) for size in self.shape) if self.size else None
 
-    def take(self, array: AnyArray) -> AnyArray:
-        check_array(self, array)
-        return np.array(array)
-
-    def _assign(self, target: AnyArray, values: AnyArray) -> None:
-        target[...] = values
+    def _subscript(self) -> EllipsisType:
+        return ...
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -186,34 +184,21 @@ class Box(Region):
             raise ValueError(f"box {self.spans} leaves shape {self.shape}")
 
     @property
-    def count(self) -> int:
-        return math.prod(self.storage_shape)
-
-    @property
-    def axes(self) -> tuple[AxisSet, ...] | None:
-        return self.spans
-
-    @property
     def slices(self) -> tuple[slice, ...]:
         """The box as a numpy subscript."""
         return tuple(span.as_slice for span in self.spans)
 
-    @property
-    def storage_shape(self) -> Shape:
+    def _storage_shape(self) -> Shape:
         return tuple(len(span) for span in self.spans)
 
-    def contains(self, flat: Indices) -> BoolArray:
-        return _product_contains(self, self.spans, flat)
+    def _axes(self) -> tuple[AxisSet, ...] | None:
+        return self.spans
 
-    def take(self, array: AnyArray) -> AnyArray:
-        check_array(self, array)
-        return np.array(array[self.slices])
+    def _subscript(self) -> tuple[slice, ...]:
+        return self.slices
 
     def _same(self, other: Region) -> bool:
         return isinstance(other, Box) and self.spans == other.spans
-
-    def _assign(self, target: AnyArray, values: AnyArray) -> None:
-        target[self.slices] = values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -229,32 +214,21 @@ class Rows(Region):
             raise ValueError(f"no axis {self.axis} in shape {self.shape}")
         object.__setattr__(self, "indices", _listed(self.indices, self.shape[self.axis]))
 
-    @property
-    def count(self) -> int:
-        return math.prod(self.storage_shape)
+    def _storage_shape(self) -> Shape:
+        return (*self.shape[: self.axis], len(self.indices), *self.shape[self.axis + 1 :])
 
-    @property
-    def axes(self) -> tuple[AxisSet, ...] | None:
+    def _axes(self) -> tuple[AxisSet, ...] | None:
+        if not self.size:
+            return None
         full: list[AxisSet] = [Span(0, size) for size in self.shape]
         full[self.axis] = self.indices
         return tuple(full)
 
-    @property
-    def storage_shape(self) -> Shape:
-        return (*self.shape[: self.axis], len(self.indices), *self.shape[self.axis + 1 :])
-
-    def contains(self, flat: Indices) -> BoolArray:
-        return _product_contains(self, self.axes or (), flat)
-
-    def take(self, array: AnyArray) -> AnyArray:
-        check_array(self, array)
-        return np.asarray(np.take(array, self.indices, axis=self.axis))
+    def _subscript(self) -> tuple[slice | Indices, ...]:
+        return (*[slice(None)] * self.axis, self.indices)
 
     def _same(self, other: Region) -> bool:
         return isinstance(other, Rows) and self.axis == other.axis and np.array_equal(self.indices, other.indices)
-
-    def _assign(self, target: AnyArray, values: AnyArray) -> None:
-        target[(slice(None),) * self.axis + (self.indices,)] = values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -267,26 +241,17 @@ class Points(Region):
     def __post_init__(self) -> None:
         object.__setattr__(self, "indices", _listed(self.indices, self.size))
 
-    @property
-    def count(self) -> int:
-        return len(self.indices)
-
-    @property
-    def storage_shape(self) -> Shape:
+    def _storage_shape(self) -> Shape:
         return (len(self.indices),)
 
-    def contains(self, flat: Indices) -> BoolArray:
-        return contains_sorted(self.indices, flat)
+    def _subscript(self) -> tuple[Indices, ...]:
+        return tuple(axis.astype(np.int64) for axis in np.unravel_index(self.indices, self.shape))
 
-    def take(self, array: AnyArray) -> AnyArray:
-        check_array(self, array)
-        return np.asarray(array.reshape(-1)[self.indices])
+    def _contains(self, flat: Indices) -> BoolArray:
+        return contains_sorted(self.indices, flat)
 
     def _same(self, other: Region) -> bool:
         return isinstance(other, Points) and np.array_equal(self.indices, other.indices)
-
-    def _assign(self, target: AnyArray, values: AnyArray) -> None:
-        target[np.unravel_index(self.indices, self.shape)] = values
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -302,46 +267,17 @@ class Dense(Region):
         mask.setflags(write=False)
         object.__setattr__(self, "mask", mask)
 
-    @property
-    def count(self) -> int:
-        return int(np.count_nonzero(self.mask))
+    def _storage_shape(self) -> Shape:
+        return (int(np.count_nonzero(self.mask)),)
 
-    @property
-    def storage_shape(self) -> Shape:
-        return (self.count,)
+    def _subscript(self) -> BoolArray:
+        return self.mask
 
-    def contains(self, flat: Indices) -> BoolArray:
+    def _contains(self, flat: Indices) -> BoolArray:
         return np.asarray(self.mask.reshape(-1)[flat])
-
-    def take(self, array: AnyArray) -> AnyArray:
-        check_array(self, array)
-        return np.asarray(array[self.mask])
-
-    def to_mask(self) -> BoolArray:
-        return self.mask.copy()
 
     def _same(self, other: Region) -> bool:
         return isinstance(other, Dense) and np.array_equal(self.mask, other.mask)
-
-    def _assign(self, target: AnyArray, values: AnyArray) -> None:
-        target[self.mask] = values
-
-
-def check_array(region: Region, array: AnyArray) -> None:
-    """Refuse an array that has another shape than the region's variable.
-
-    Raises:
-        ValueError: it has.
-    """
-    if array.shape != region.shape:
-        raise ValueError(f"array of shape {array.shape} for a region of shape {region.shape}")
-
-
-def _product_contains(region: Region, axes: tuple[AxisSet, ...], flat: Indices) -> BoolArray:
-    inside = np.ones(flat.shape, dtype=np.bool_)
-    for axis, coordinates in zip(axes, np.unravel_index(flat, region.shape), strict=True):
-        inside &= axis_has(axis, coordinates.astype(np.int64))
-    return inside
 
 
 def _listed(indices: Indices, size: int) -> Indices:
