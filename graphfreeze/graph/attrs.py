@@ -1,0 +1,74 @@
+"""Typed constructors for node attributes, so that a pass reads as what it builds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphfreeze.savedmodel import dtype_number
+from graphfreeze.savedmodel.protos import AttrValue, TensorProto, TensorShapeProto
+
+FACT = "_graphfreeze_fact"
+"""On the last node of a merge: what became of the variable, as JSON."""
+ADDED = "_graphfreeze"
+"""On every added node: its role."""
+REPLACES = "_graphfreeze_of"
+"""On the last node of a merge: the edge whose consumers it took over."""
+CHANGED = "_graphfreeze_changed"
+"""On a node that was changed in place: the node as it was, serialised."""
+CALL = "_graphfreeze_call"
+"""On a call inside a function: how its inputs were changed, as JSON."""
+
+
+def type_attr(dtype: int) -> AttrValue:
+    """A DataType number."""
+    return AttrValue(type=dtype)
+
+
+def int_attr(value: int) -> AttrValue:
+    """An integer."""
+    return AttrValue(i=value)
+
+
+def bool_attr(value: bool) -> AttrValue:
+    """A flag."""
+    return AttrValue(b=value)
+
+
+def bytes_attr(value: bytes | str) -> AttrValue:
+    """A string."""
+    return AttrValue(s=value.encode() if isinstance(value, str) else value)
+
+
+def types_attr(dtypes: Iterable[int]) -> AttrValue:
+    """A list of DataType numbers."""
+    return AttrValue(list=AttrValue.ListValue(type=list(dtypes)))
+
+
+def shape_proto(shape: Iterable[int]) -> TensorShapeProto:
+    """A static shape."""
+    return TensorShapeProto(dim=[TensorShapeProto.Dim(size=d) for d in shape])
+
+
+def shape_attr(shape: Iterable[int]) -> AttrValue:
+    """A static shape as an attribute."""
+    return AttrValue(shape=shape_proto(shape))
+
+
+def tensor_proto(array: NDArray[np.generic]) -> TensorProto:
+    """A numeric array as a TensorProto; the bytes are little-endian, as on disk."""
+    return TensorProto(
+        dtype=dtype_number(array.dtype), tensor_shape=shape_proto(array.shape), tensor_content=array.tobytes()
+    )
+
+
+def string_tensor(values: Iterable[bytes], shape: tuple[int, ...]) -> TensorProto:
+    """Byte strings as a TensorProto."""
+    return TensorProto(dtype=7, tensor_shape=shape_proto(shape), string_val=list(values))
+
+
+def tensor_attr(array: NDArray[np.generic]) -> AttrValue:
+    """A numeric array as an attribute."""
+    return AttrValue(tensor=tensor_proto(array))

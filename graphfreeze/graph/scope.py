@@ -1,0 +1,93 @@
+"""A GraphDef and a FunctionDef seen as one thing: nodes, edges, and who uses what.
+
+Both hold NodeDefs; they differ in how an edge is written and in that a function has arguments and results. A ``Scope``
+hides that. It is a snapshot: uses are computed once, so that a rewrite can re-point the uses that were there before it
+added nodes of its own.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+
+from graphfreeze.graph.refs import is_control, make_ref, parse_ref
+from graphfreeze.savedmodel.protos import FunctionDef, GraphDef, NodeDef
+
+MAIN = ""
+"""The name under which the main graph stands in a trace."""
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """One place that uses a tensor: input ``index`` of ``node``, or the function's result ``result``."""
+
+    node: str
+    index: int = -1
+    result: str | None = None
+
+
+class Scope:
+    """Nodes and edges of the main graph or of one function."""
+
+    def __init__(self, proto: GraphDef | FunctionDef) -> None:
+        self.proto = proto
+        self.in_function = isinstance(proto, FunctionDef)
+        self.name: str = proto.signature.name if self.in_function else MAIN
+        self.node_list = proto.node_def if self.in_function else proto.node
+        self.arguments: tuple[str, ...] = (
+            tuple(a.name for a in proto.signature.input_arg) if self.in_function else ()
+        )
+
+    @cached_property
+    def nodes(self) -> dict[str, NodeDef]:
+        """The nodes by name."""
+        return {node.name: node for node in self.node_list}
+
+    @cached_property
+    def _uses(self) -> dict[str, list[Use]]:
+        uses: dict[str, list[Use]] = defaultdict(list)
+        for node in self.node_list:
+            for index, text in enumerate(node.input):
+                if not is_control(text):
+                    uses[self.canonical(text)].append(Use(node.name, index))
+        if self.in_function:
+            for result, text in self.proto.ret.items():
+                uses[self.canonical(text)].append(Use("", result=result))
+        return uses
+
+    def canonical(self, text: str) -> str:
+        """One text per edge, however it was written."""
+        return parse_ref(text, in_function=self.in_function).text
+
+    def uses(self, ref: str) -> tuple[Use, ...]:
+        """Who used the tensor when this scope was made."""
+        return tuple(self._uses.get(self.canonical(ref), ()))
+
+    def ref(self, node: str, op: str, index: int = 0) -> str:
+        """The edge that comes from output ``index`` of a node."""
+        return make_ref(node, op, index, in_function=self.in_function)
+
+    def static_shape(self, ref: str) -> tuple[int, ...] | None:
+        """The shape that TensorFlow noted for a tensor, -1 where a dimension is unknown; None for an unknown rank."""
+        parsed = parse_ref(ref, in_function=self.in_function)
+        if parsed.is_argument:
+            shapes = self.proto.arg_attr[self.arguments.index(parsed.node)].attr["_output_shapes"].list.shape
+        else:
+            node = self.nodes.get(parsed.node)
+            shapes = () if node is None else node.attr["_output_shapes"].list.shape
+        if parsed.index >= len(shapes) or shapes[parsed.index].unknown_rank:
+            return None
+        return tuple(d.size for d in shapes[parsed.index].dim)
+
+    def data_inputs(self, node: NodeDef) -> list[str]:
+        """The inputs of a node that carry tensors."""
+        return [text for text in node.input if not is_control(text)]
+
+    def outputs(self, node: NodeDef) -> Iterator[tuple[int, str]]:
+        """The used outputs of a node whose outputs are one list named ``output`` (calls, If, While)."""
+        for ref in list(self._uses):
+            parsed = parse_ref(ref, in_function=self.in_function)
+            if parsed.node == node.name and not parsed.is_argument:
+                yield parsed.index, ref

@@ -1,0 +1,321 @@
+"""Finds every use of every variable: the analysis that everything else stands on.
+
+A handle starts in the main graph (VarHandleOp) or at a concrete function's bound inputs and is followed through calls,
+branches, loops and data functions. One FunctionDef can be called with different variables, so a body is traced once
+per binding of its resource arguments. The result is a value; passes never search again.
+
+Covered scopes: the main graph's calls and every concrete function of the object graph, with all functions that these
+reach (gradient functions are concrete functions too). Left out on purpose: what the saver's functions do, and the main
+graph's own reads and assigns, which initialise (both are neither read nor write, see design.md).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from graphfreeze.errors import UnsupportedModelError
+from graphfreeze.graph.access import ReadAccess, read_access
+from graphfreeze.graph.ops import CALLS, READS, Access, CallOp, Use, use_of
+from graphfreeze.graph.scope import MAIN, Scope
+from graphfreeze.graph.variables import Variable, find_variables, is_float, is_tf2
+from graphfreeze.savedmodel import SavedModel
+from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef, NodeDef
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A function together with the variables that its arguments are bound to: (argument position, variable)."""
+
+    function: str
+    binding: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read. ``slot`` is the argument position that the handle came in by, -1 in the main graph."""
+
+    variable: int
+    slot: int
+    node: str
+    op: str
+    access: ReadAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One op that changes a variable."""
+
+    variable: int
+    slot: int
+    node: str
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A use that no table explains."""
+
+    variable: int
+    node: str
+    op: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """One function that a call runs: in attribute ``attribute``, at ``index`` where that holds a list."""
+
+    attribute: str
+    index: int | None
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node that runs functions and hands variables to them."""
+
+    node: str
+    op: CallOp
+    start: int
+    """First input that is passed on."""
+    offset: int
+    """Argument position of that input."""
+    slots: tuple[tuple[int, int], ...]
+    """(argument position in the callee, slot in this scope) of every handle that is passed on."""
+    callees: tuple[Callee, ...]
+
+
+@dataclass(slots=True)
+class Body:
+    """All uses of variables in one scope under one binding."""
+
+    key: Key
+    reads: list[Read] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    kept: set[int] = field(default_factory=set)
+    """Slots whose handle is used as such: written, returned, or given to an inert op."""
+    returned: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Result position -> (variable, slot) of handles that the function gives back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The variables of a meta graph and all their uses."""
+
+    variables: tuple[Variable, ...]
+    bodies: dict[Key, Body]
+    roots: dict[str, Key]
+    """Concrete function -> its key."""
+    main: Body
+    is_tf2: bool
+
+    def reads(self, variable: int) -> Iterator[tuple[str, Read]]:
+        """(function, read) of one variable."""
+        return ((b.key.function, r) for b in self.all_bodies() for r in b.reads if r.variable == variable)
+
+    def writes(self, variable: int) -> Iterator[tuple[str, Write]]:
+        """(function, write) of one variable."""
+        return ((b.key.function, w) for b in self.all_bodies() for w in b.writes if w.variable == variable)
+
+    def unknown(self, variable: int) -> Iterator[tuple[str, Unknown]]:
+        """(function, use) of one variable that no table explains."""
+        return ((b.key.function, u) for b in self.all_bodies() for u in b.unknown if u.variable == variable)
+
+    def all_bodies(self) -> Iterator[Body]:
+        """The main graph, then every function body."""
+        yield self.main
+        yield from self.bodies.values()
+
+    def kind(self, variable: Variable) -> str:
+        """``weight``, ``statistic`` or ``state``, in the sense of design.md."""
+        if variable.is_state or not is_float(variable.dtype) or "/graphfreeze/" in variable.name:
+            return "state"
+        if variable.trainable:
+            return "weight"
+        return "statistic" if any(True for _ in self.writes(variable.index)) else "state"
+
+
+def trace_meta_graph(model: SavedModel, meta: MetaGraphDef) -> Trace:
+    """Traces every variable of one meta graph."""
+    return _Tracer(model, meta).run()
+
+
+class _Tracer:
+    def __init__(self, model: SavedModel, meta: MetaGraphDef) -> None:
+        self.meta = meta
+        self.variables = find_variables(model, meta)
+        self.functions: dict[str, FunctionDef] = {f.signature.name: f for f in meta.graph_def.library.function}
+        self.scopes: dict[str, Scope] = {}
+        self.bodies: dict[Key, Body] = {}
+        self.open: set[Key] = set()
+
+    def run(self) -> Trace:
+        by_node = {v.node_id: v.index for v in self.variables if v.node_id is not None}
+        roots: dict[str, Key] = {}
+        for name, concrete in sorted(self.meta.object_graph_def.concrete_functions.items()):
+            if name not in self.functions:
+                continue
+            first = len(self.functions[name].signature.input_arg) - len(concrete.bound_inputs)
+            binding = tuple((first + i, by_node[n]) for i, n in enumerate(concrete.bound_inputs) if n in by_node)
+            roots[name] = Key(name, binding)
+            self.body(roots[name])
+        return Trace(self.variables, self.bodies, roots, self._main(), is_tf2(self.meta))
+
+    def _main(self) -> Body:
+        scope = Scope(self.meta.graph_def)
+        handles = {h: (v.index, -1) for v in self.variables for h in v.handles}
+        saver = {
+            self.meta.saver_def.restore_op_name.split(":")[0],
+            self.meta.saver_def.save_tensor_name.split(":")[0],
+        }
+        body = Body(Key(MAIN))
+        for node in scope.node_list:
+            if node.name in saver or node.op == "VarHandleOp":
+                continue
+            if node.op in CALLS or not is_tf2(self.meta):
+                self._visit(scope, node, handles, body)
+        return body
+
+    def scope(self, name: str) -> Scope:
+        if name not in self.scopes:
+            self.scopes[name] = Scope(self.functions[name])
+        return self.scopes[name]
+
+    def body(self, key: Key) -> Body:
+        if key in self.bodies:
+            return self.bodies[key]
+        if key in self.open:
+            raise UnsupportedModelError(
+                f"Function '{key.function}' calls itself and passes variables on. graphfreeze follows calls without "
+                "cycles only; unroll the recursion before saving."
+            )
+        self.open.add(key)
+        scope = self.scope(key.function)
+        handles = {scope.arguments[slot]: (variable, slot) for slot, variable in key.binding}
+        body = Body(key)
+        for node in _in_data_order(scope):
+            self._visit(scope, node, handles, body)
+        for position, output in enumerate(scope.proto.signature.output_arg):
+            found = handles.get(scope.canonical(scope.proto.ret[output.name]))
+            if found is not None:
+                body.returned[position] = found
+                # A loop body hands its captures back; that alone does not need the handle.
+        self.open.discard(key)
+        self.bodies[key] = body
+        return body
+
+    def _visit(self, scope: Scope, node: NodeDef, handles: dict[str, tuple[int, int]], body: Body) -> None:
+        taken = [
+            (i, *handles[c])
+            for i, text in enumerate(scope.data_inputs(node))
+            if (c := scope.canonical(text)) in handles
+        ]
+        if not taken:
+            return
+        if node.op in CALLS:
+            self._call(scope, node, taken, handles, body)
+            return
+        for index, variable, slot in taken:
+            match use_of(node.op):
+                case Use.READ if index == 0:
+                    access = read_access(scope, node, READS[node.op])
+                    body.reads.append(Read(variable, slot, node.name, node.op, access))
+                    if access.path is Access.SHAPE:
+                        body.kept.add(slot)
+                case Use.FORWARD:
+                    handles[scope.ref(node.name, node.op)] = (variable, slot)
+                case Use.INERT:
+                    body.kept.add(slot)
+                case Use.WRITE:
+                    body.writes.append(Write(variable, slot, node.name, node.op))
+                    body.kept.add(slot)
+                case _:
+                    why = "is in no table of ops that take a variable"
+                    body.unknown.append(Unknown(variable, node.name, node.op, why))
+                    body.kept.add(slot)
+
+    def _call(
+        self,
+        scope: Scope,
+        node: NodeDef,
+        taken: list[tuple[int, int, int]],
+        handles: dict[str, tuple[int, int]],
+        body: Body,
+    ) -> None:
+        op = CALLS[node.op]
+        start = op.skip + (len(node.attr[op.skip_types].list.type) if op.skip_types else 0)
+        passed = len(node.attr[op.types].list.type)
+        callees: list[Callee] = []
+        offset = 0
+        for attribute, index, name in _function_names(node, op):
+            if name not in self.functions:
+                raise UnsupportedModelError(
+                    f"Node '{node.name}' ({node.op}) in {_where(scope)} calls function '{name}', which the model's "
+                    "library does not hold. The file is damaged or incomplete; save the model again."
+                )
+            offset = len(self.functions[name].signature.input_arg) - passed if op.tail else 0
+            binding = tuple(sorted((i - start + offset, v) for i, v, _ in taken if start <= i < start + passed))
+            callees.append(Callee(attribute, index, Key(name, binding)))
+        slots = tuple(sorted((i - start + offset, slot) for i, _, slot in taken))
+        inner = [self.body(c.key) for c in callees]
+        body.calls.append(Call(node.name, op, start, offset, slots, tuple(callees)))
+        self._returned(scope, node, inner, slots, handles, body)
+
+    def _returned(
+        self,
+        scope: Scope,
+        node: NodeDef,
+        inner: list[Body],
+        slots: tuple[tuple[int, int], ...],
+        handles: dict[str, tuple[int, int]],
+        body: Body,
+    ) -> None:
+        """Follows handles that a call gives back; such a slot must stay a handle."""
+        outer = dict(slots)
+        for index, ref in scope.outputs(node):
+            for callee in inner:
+                if index not in callee.returned or not scope.uses(ref):
+                    continue
+                variable, slot = callee.returned[index]
+                handles[ref] = (variable, outer[slot])
+                body.kept.add(outer[slot])
+                callee.kept.add(slot)
+
+
+def _where(scope: Scope) -> str:
+    return f"function '{scope.name}'" if scope.in_function else "the main graph"
+
+
+def _function_names(node: NodeDef, op: CallOp) -> Iterator[tuple[str, int | None, str]]:
+    for attribute in op.functions:
+        value = node.attr[attribute]
+        if value.WhichOneof("value") == "func":
+            yield attribute, None, value.func.name
+        else:
+            yield from ((attribute, i, f.name) for i, f in enumerate(value.list.func))
+
+
+def _in_data_order(scope: Scope) -> Iterator[NodeDef]:
+    """Nodes after the nodes that feed them, so that forwarded handles are known in time."""
+    done: set[str] = set()
+    for first in scope.node_list:
+        stack = [first.name]
+        while stack:
+            name = stack[-1]
+            if name in done:
+                stack.pop()
+                continue
+            waiting = [
+                p
+                for text in scope.data_inputs(scope.nodes[name])
+                if (p := text.split(":")[0]) in scope.nodes and p not in done and p not in stack
+            ]
+            if waiting:
+                stack.extend(waiting)
+                continue
+            stack.pop()
+            done.add(name)
+            yield scope.nodes[name]

@@ -1,0 +1,178 @@
+"""Adds nodes to a graph or function: one typed constructor per op that graphfreeze emits, and no others.
+
+Every node gets a name under its anchor (``ANCHOR/graphfreeze/...``) and a mark that survives saving and loading, by
+which ``finalize`` finds it again. The dozen ops here all have registered gradients and kernels for every dtype that a
+trainable variable may have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphfreeze.graph.attrs import ADDED, bool_attr, bytes_attr, int_attr, tensor_attr, type_attr
+from graphfreeze.graph.names import FreshNames
+from graphfreeze.graph.refs import is_control
+from graphfreeze.graph.scope import Scope
+from graphfreeze.savedmodel import DTYPE_NUMBERS, dtype_number
+from graphfreeze.savedmodel.protos import AttrValue, NodeDef
+
+INT32 = DTYPE_NUMBERS["int32"]
+INT64 = DTYPE_NUMBERS["int64"]
+BOOL = DTYPE_NUMBERS["bool"]
+UINT8 = DTYPE_NUMBERS["uint8"]
+NUMPY_INTS = {INT32: np.int32, INT64: np.int64}
+
+
+class Emitter:
+    """Appends nodes to one scope. Methods return the edge of the new node's output."""
+
+    def __init__(self, scope: Scope, names: FreshNames, anchor: str, controls: Sequence[str] = ()) -> None:
+        self.scope = scope
+        self.anchor = anchor
+        self.controls = tuple(controls)
+        self._names = names
+
+    def op(self, op: str, inputs: Sequence[str], attrs: Mapping[str, AttrValue], name: str | None = None) -> str:
+        """One node of any kind."""
+        full = self._names.fresh(f"{self.anchor}/graphfreeze/{name or op}")
+        node = self.scope.node_list.add(name=full, op=op, input=list(inputs))
+        for key, value in attrs.items():
+            node.attr[key].CopyFrom(value)
+        node.attr[ADDED].CopyFrom(bytes_attr(name or op))
+        return self.scope.ref(full, op)
+
+    def node_of(self, ref: str) -> NodeDef:
+        """The node that an edge of this emitter's comes from."""
+        name = ref.split(":", 1)[0]
+        return next(n for n in reversed(self.scope.node_list) if n.name == name)
+
+    def const(self, array: NDArray[np.generic], name: str | None = None) -> str:
+        """A constant. In a while body it takes no control edge: functions have no frames."""
+        attrs = {"dtype": type_attr(dtype_number(array.dtype)), "value": tensor_attr(array)}
+        return self.op("Const", [], attrs, name)
+
+    def ints(self, values: Sequence[int] | int, dtype: int = INT32) -> str:
+        """A constant integer scalar or vector."""
+        return self.const(np.asarray(values, NUMPY_INTS[dtype]))
+
+    def read(self, handle: str, dtype: int, name: str | None = None) -> str:
+        """ReadVariableOp, ordered after what the anchor was ordered after."""
+        return self.op("ReadVariableOp", [handle, *self.controls], {"dtype": type_attr(dtype)}, name)
+
+    def stop_gradient(self, x: str, dtype: int) -> str:
+        """StopGradient."""
+        return self.op("StopGradient", [x], {"T": type_attr(dtype)})
+
+    def identity(self, x: str, dtype: int, name: str | None = None) -> str:
+        """Identity."""
+        return self.op("Identity", [x], {"T": type_attr(dtype)}, name)
+
+    def cast(self, x: str, source: int, target: int, truncate: bool = False) -> str:
+        """Cast."""
+        attrs = {"SrcT": type_attr(source), "DstT": type_attr(target), "Truncate": bool_attr(truncate)}
+        return self.op("Cast", [x], attrs)
+
+    def shape(self, x: str, dtype: int) -> str:
+        """Shape, as int32."""
+        return self.op("Shape", [x], {"T": type_attr(dtype), "out_type": type_attr(INT32)})
+
+    def reshape(self, x: str, dtype: int, shape: Sequence[int] | str) -> str:
+        """Reshape to a static shape or to a shape tensor."""
+        target = shape if isinstance(shape, str) else self.ints(list(shape))
+        return self.op("Reshape", [x, target], {"T": type_attr(dtype), "Tshape": type_attr(INT32)})
+
+    def transpose(self, x: str, dtype: int, permutation: Sequence[int]) -> str:
+        """Transpose."""
+        attrs = {"T": type_attr(dtype), "Tperm": type_attr(INT32)}
+        return self.op("Transpose", [x, self.ints(list(permutation))], attrs)
+
+    def expand_dims(self, x: str, dtype: int, axis: int) -> str:
+        """ExpandDims."""
+        attrs = {"T": type_attr(dtype), "Tdim": type_attr(INT32)}
+        return self.op("ExpandDims", [x, self.ints(axis)], attrs)
+
+    def concat(self, parts: Sequence[str], dtype: int, axis: int) -> str:
+        """ConcatV2."""
+        attrs = {"N": int_attr(len(parts)), "T": type_attr(dtype), "Tidx": type_attr(INT32)}
+        return self.op("ConcatV2", [*parts, self.ints(axis)], attrs)
+
+    def strided_slice(self, x: str, dtype: int, slices: Sequence[slice]) -> str:
+        """StridedSlice by full slices; one that runs to the end of its axis may have ``stop`` None."""
+        return self.op("StridedSlice", [x, *self._bounds(slices)], self._slice_attrs(dtype, slices))
+
+    def strided_update(self, x: str, values: str, dtype: int, slices: Sequence[slice]) -> str:
+        """TensorStridedSliceUpdate: ``x`` with the slice replaced by ``values``."""
+        inputs = [x, *self._bounds(slices), values]
+        return self.op("TensorStridedSliceUpdate", inputs, self._slice_attrs(dtype, slices))
+
+    def _bounds(self, slices: Sequence[slice]) -> list[str]:
+        return [
+            self.ints([s.start or 0 for s in slices]),
+            self.ints([s.stop or 0 for s in slices]),
+            self.ints([s.step or 1 for s in slices]),
+        ]
+
+    def _slice_attrs(self, dtype: int, slices: Sequence[slice]) -> dict[str, AttrValue]:
+        open_ends = sum(1 << i for i, s in enumerate(slices) if s.stop is None)
+        masks = {"begin_mask": 0, "end_mask": open_ends, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
+        return {"T": type_attr(dtype), "Index": type_attr(INT32), **{k: int_attr(v) for k, v in masks.items()}}
+
+    def scatter_update(self, x: str, indices: str, values: str, dtype: int, index_dtype: int) -> str:
+        """TensorScatterUpdate: ``x`` with the slices at ``indices`` (shape (k, depth)) replaced."""
+        attrs = {"T": type_attr(dtype), "Tindices": type_attr(index_dtype)}
+        return self.op("TensorScatterUpdate", [x, indices, values], attrs)
+
+    def gather(self, x: str, ids: str, dtype: int, index_dtype: int, axis: int = 0, batch_dims: int = 0) -> str:
+        """GatherV2."""
+        attrs = {
+            "Tparams": type_attr(dtype),
+            "Tindices": type_attr(index_dtype),
+            "Taxis": type_attr(INT32),
+            "batch_dims": int_attr(batch_dims),
+        }
+        return self.op("GatherV2", [x, ids, self.ints(axis)], attrs)
+
+    def gather_nd(self, x: str, indices: str, dtype: int, index_dtype: int) -> str:
+        """GatherNd."""
+        attrs = {"Tparams": type_attr(dtype), "Tindices": type_attr(index_dtype)}
+        return self.op("GatherNd", [x, indices], attrs)
+
+    def resource_gather(self, handle: str, ids: str, dtype: int, index_dtype: int) -> str:
+        """ResourceGather, ordered after what the anchor was ordered after."""
+        attrs = {
+            "dtype": type_attr(dtype),
+            "Tindices": type_attr(index_dtype),
+            "batch_dims": int_attr(0),
+            "validate_indices": bool_attr(True),
+        }
+        return self.op("ResourceGather", [handle, ids, *self.controls], attrs)
+
+    def where(self, flags: str) -> str:
+        """Where: int64 positions of the true flags, shape (count, rank)."""
+        return self.op("Where", [flags], {"T": type_attr(BOOL)})
+
+    def select(self, flags: str, x: str, y: str, dtype: int) -> str:
+        """SelectV2."""
+        return self.op("SelectV2", [flags, x, y], {"T": type_attr(dtype)})
+
+    def binary(self, op: str, x: str, y: str, dtype: int | None) -> str:
+        """An element-wise op of two inputs of one dtype; ``dtype`` None for logic."""
+        return self.op(op, [x, y], {} if dtype is None else {"T": type_attr(dtype)})
+
+    def cumsum(self, x: str, axis: int) -> str:
+        """Exclusive Cumsum of int32."""
+        attrs = {
+            "T": type_attr(INT32),
+            "Tidx": type_attr(INT32),
+            "exclusive": bool_attr(True),
+            "reverse": bool_attr(False),
+        }
+        return self.op("Cumsum", [x, self.ints(axis)], attrs)
+
+
+def control_inputs(node: NodeDef) -> list[str]:
+    """The control edges of a node."""
+    return [text for text in node.input if is_control(text)]
