@@ -1,0 +1,37 @@
+"""Fixtures of all tests: where the small models are, and a quiet TensorFlow."""
+
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
+
+MODELS = Path(__file__).resolve().parents[1] / "fixtures" / "models"
+
+
+@pytest.fixture
+def fixture_model() -> Callable[[str], Path]:
+    """The folder of a fixture in the repository; not to be written to."""
+
+    def find(name: str) -> Path:
+        path = MODELS / name
+        assert (path / "saved_model.pb").is_file(), f"no fixture '{name}' in {MODELS}"
+        return path
+
+    return find
+
+
+@pytest.fixture
+def fixture_copy(fixture_model: Callable[[str], Path], tmp_path: Path) -> Callable[[str], Path]:
+    """A fixture's copy under tmp_path, to be changed at will."""
+
+    def copy(name: str) -> Path:
+        target = tmp_path / "copies" / name
+        shutil.copytree(fixture_model(name), target)
+        return target
+
+    return copy
