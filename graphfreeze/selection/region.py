@@ -83,7 +83,9 @@ class Region(ABC):
         if axes is None:
             return self._contains(flat)
         inside = np.ones(flat.shape, dtype=np.bool_)
-        for axis, coordinates in zip(axes, np.unravel_index(flat, self.shape), strict=True):
+        # numpy cannot unravel for a scalar, whose only region with axes is the whole.
+        places = np.unravel_index(flat, self.shape) if self.shape else ()
+        for axis, coordinates in zip(axes, places, strict=True):
             inside &= axis_has(axis, coordinates.astype(np.int64))
         return inside
 
