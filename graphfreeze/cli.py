@@ -176,7 +176,7 @@ def inspect_command(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """List the variables of a model and where they are used."""
+    """List the variables and where they are used."""
     _refuse_both(quiet, verbose)
     from graphfreeze import api
 
@@ -202,7 +202,7 @@ def plan_command(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """Show what a rewrite would do, and why; write nothing."""
+    """Show what a rewrite would do, and why."""
     _refuse_both(quiet, verbose)
     from graphfreeze import api
 
@@ -249,7 +249,7 @@ def rewrite_command(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """Write the model with the chosen elements frozen."""
+    """Write the model with elements frozen."""
     _refuse_both(quiet, verbose)
     from graphfreeze import api, report
 
@@ -291,7 +291,7 @@ def finalize_command(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """Write the plain model with its trained values."""
+    """Write the plain, trained model back."""
     _refuse_both(quiet, verbose)
     from graphfreeze import api, report
 

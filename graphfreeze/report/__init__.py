@@ -53,7 +53,7 @@ def render_message(label: str, message: str, *, width: int | None, style: str = 
     """``label: message`` as lines of at most ``width`` columns."""
     lines: list[Text] = []
     for number, line in enumerate(message.splitlines() or [""]):
-        text = f"{label}: {line}" if number == 0 and label else line
+        text = f"{label}: {printable(line)}" if number == 0 and label else printable(line)
         lines += wrapped(text, None if line.startswith(" ") else width)
     if label and style:
         lines[0].stylize(style, 0, len(label) + 1)

@@ -37,6 +37,8 @@ class Column:
     header: str
     fact: str = "{}"
     right: bool = False
+    styled: bool = False
+    """Takes the style of its row."""
     drop: int = 0
     """When the screen is too narrow: the columns with 1 go first, those with 0 stay."""
 
@@ -124,11 +126,11 @@ def _table(
     end = [Text(NOTE, "bold")] if note else []
     rules = ["-" * n for n in (name, *widths, *[note] * bool(note))]
     lines = [] if name else [Text(NAME, "bold")]
-    lines.append(_join([*start, _cells(columns, [c.header for c in columns], widths, "bold"), *end]))
+    lines.append(_join([*start, _cells(columns, [c.header for c in columns], widths, header=True), *end]))
     lines.append(Text(GAP.join(rules), "dim"))
     for row in rows:
         if not name:
-            lines += wrapped(row.name, width, hanging=4)
+            lines += wrapped(row.name, width, hanging=4, style="bold")
         start = [Text(_pad(row.name, name))] if name else [Text()]
         end = [Text(row.note)] if note else []
         lines.append(_join([*start, _cells(columns, row.cells, widths, row.style), *end]))
@@ -155,9 +157,13 @@ def _under(row: Row, width: int | None, *, note: bool) -> list[Text]:
     return lines
 
 
-def _cells(columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], style: str) -> Text:
-    padded = [_pad(cell, w, right=c.right) for c, cell, w in zip(columns, cells, widths, strict=True)]
-    return Text(GAP.join(padded), style)
+def _cells(
+    columns: Sequence[Column], cells: Sequence[str], widths: Sequence[int], style: str = "", *, header: bool = False
+) -> Text:
+    parts = []
+    for column, cell, width in zip(columns, cells, widths, strict=True):
+        parts.append(Text(_pad(cell, width, right=column.right), "bold" if header else style if column.styled else ""))
+    return Text(GAP).join(parts)
 
 
 def _pad(text: str, width: int, *, right: bool = False) -> str:

@@ -20,7 +20,7 @@ DTYPE = Column("dtype", drop=2)
 KIND = Column("kind", drop=1)
 TRAINABLE = Column("trainable", "trainable: {}")
 FROZEN = Column("frozen / total", "frozen: {}", right=True)
-STRATEGY = Column("strategy")
+STRATEGY = Column("strategy", styled=True)
 READS = Column("reads", "reads: {}", right=True, drop=1)
 WRITES = Column("writes", "writes: {}", right=True, drop=1)
 ADAM = Column("Adam bytes", "Adam: {}", right=True)
@@ -50,8 +50,8 @@ def render_plan(plan: Plan, *, width: int | None, verbose: bool = False, quiet: 
 
 
 def _meta_graph_header(meta: MetaGraphPlan, width: int | None) -> list[Text]:
-    tags = ", ".join(meta.tags) or "(no tags)"
-    signatures = ", ".join(meta.signatures) or "(none)"
+    tags = printable(", ".join(meta.tags)) or "(no tags)"
+    signatures = printable(", ".join(meta.signatures)) or "(none)"
     return [
         *wrapped(f"meta graph: {tags} ({meta.format})", width, hanging=4, style="bold"),
         *wrapped(f"signatures: {signatures}", width, hanging=4),
