@@ -83,16 +83,14 @@ def write_bundle(
     entries = _kept_entries(source, put, drop)
     sizes = source.shard_sizes() if source is not None else {}
     meter = _Meter(progress, (sum(sizes.values()) if weights == "copy" else 0) + sum(map(_size, new.values())))
-    files, linked = [], []
-    for shard in sizes:
+    files = [shard_path(prefix, shard, shards) for shard in sizes]
+    linked = files.copy() if weights == "link" else []
+    for shard, target in zip(sizes, files, strict=True):
         assert source is not None
-        target = shard_path(prefix, shard, shards)
         if weights == "link":
             link_file(source.shard_path(shard), target)
-            linked.append(target)
         else:
             copy_file(source.shard_path(shard), target, meter.tick)
-        files.append(target)
     if shards > old_shards:
         files.append(shard_path(prefix, old_shards, shards))
         with _NewShard(files[-1]) as writer:

@@ -7,17 +7,13 @@ read and written in pieces. Memory stays small however large the file is.
 from __future__ import annotations
 
 import errno
+import fcntl
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 from graphfreeze.errors import InputOutputError
-
-try:
-    import fcntl
-except ImportError:  # not on Windows
-    fcntl = None  # type: ignore[assignment]
 
 Tick = Callable[[int], None]
 """Called with the number of bytes just written."""
@@ -119,8 +115,6 @@ def write_file(path: Path, data: bytes) -> None:
 
 
 def _clone(reader: int, writer: int) -> bool:
-    if fcntl is None:
-        return False
     try:
         fcntl.ioctl(writer, _FICLONE, reader)
     except OSError as error:
