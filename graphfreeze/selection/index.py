@@ -203,7 +203,8 @@ def predicate_mask(predicate: Predicate, values: AnyArray) -> BoolArray:
     """
     values = values.astype(np.float64) if values.dtype.kind in "iu" else values
     magnitudes = np.asarray(np.abs(values)) if predicate.absolute else values
-    number = magnitudes.dtype.type(predicate.number)
+    with np.errstate(over="ignore"):
+        number = magnitudes.dtype.type(predicate.number)
     if not np.isfinite(number) and math.isfinite(predicate.number):
         magnitudes, number = magnitudes.astype(np.float64), predicate.number
     with np.errstate(invalid="ignore"):

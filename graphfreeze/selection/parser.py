@@ -219,7 +219,7 @@ class _Index:
         found = INT.match(self.text, self.at, self.end)
         if found is None:
             return None
-        if len(found[0]) > MAX_DIGITS:
+        if len(found[0].lstrip("+-")) > MAX_DIGITS:
             raise self.error("the integer is too large")
         self.advance(found.end())
         return int(found[0])

@@ -125,14 +125,7 @@ def read_spec(path: Path) -> Spec:
         UsageError: it is no TOML, or holds a key or a value that means nothing.
         SelectorSyntaxError: a selector in it cannot be parsed.
     """
-    try:
-        data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise InputOutputError(f"Cannot read spec file '{path}': {error.strerror or error}.") from None
-    except UnicodeDecodeError:
-        raise UsageError(f"{path}: the file is not UTF-8 text.") from None
-    except tomllib.TOMLDecodeError as error:
-        raise UsageError(f"{path}: not valid TOML: {error}") from None
+    data = _read_toml(path)
     _check_keys(data, ("freeze", "train", RULES_KEY, "strategy", "copy"), str(path))
     return Spec(
         tuple(_file_rules(data, path)),
@@ -185,6 +178,20 @@ def make_rule(verb: Verb, text: str, base_dir: Path, origin: str = "") -> Rule:
         if not origin:
             raise
         raise SelectorSyntaxError(error.text, error.column, f"{origin}: {error.problem}") from None
+
+
+def _read_toml(path: Path) -> dict[str, object]:
+    try:
+        text = path.read_text(encoding="utf-8")
+        return tomllib.loads(text)
+    except OSError as error:
+        raise InputOutputError(f"Cannot read spec file '{path}': {error.strerror or error}.") from None
+    except UnicodeDecodeError:
+        raise UsageError(f"{path}: the file is not UTF-8 text.") from None
+    except tomllib.TOMLDecodeError as error:
+        last_line = f"at line {len(text.splitlines()) or 1}, the end of the file"
+        problem = str(error).replace("at end of document", last_line)
+        raise UsageError(f"{path}: not valid TOML: {problem}") from None
 
 
 def _file_rules(data: Mapping[str, object], path: Path) -> Iterable[Rule]:

@@ -16,6 +16,8 @@ Kind: TypeAlias = Literal["weight", "statistic", "state"]
 
 MOST_NEAREST = 5
 LEAST_LIKENESS = 0.6
+MOST_BEHIND = 0.2
+"""A name this much less alike than the best one is no help beside it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,17 +66,19 @@ def labels(variables: Sequence[VariableView]) -> dict[Hashable, str]:
 
 
 def nearest_names(selector: Selector, variables: Sequence[VariableView]) -> list[str]:
-    """Up to five names or paths that resemble a selector which matched nothing, most alike first.
+    """Up to five names that resemble a selector which matched nothing, most alike first.
 
-    A glob is compared component by component, so that 'conv2d_9/*' finds 'conv2d_8/kernel'.
+    Of each variable the name or the path, whichever is more alike. A glob is compared component by component, so that
+    'conv2d_9/*' finds 'conv2d_8/kernel'.
     """
     text = selector.target.text if isinstance(selector.target, Glob) else selector.target.regex
-    best: dict[str, float] = {}
+    likeness: dict[str, float] = {}
     for variable in variables:
-        for name in (variable.short_name, variable.path):
-            if name and name not in best:
-                best[name] = _likeness(text.removesuffix(":0"), name)
-    ranked = sorted((name for name in best if best[name] >= LEAST_LIKENESS), key=lambda name: -best[name])
+        spellings = filter(None, (variable.short_name, variable.path))
+        score, name = max(((_likeness(text.removesuffix(":0"), it), it) for it in spellings), key=lambda pair: pair[0])
+        likeness.setdefault(name, score)
+    least = max(LEAST_LIKENESS, max(likeness.values(), default=0.0) - MOST_BEHIND)
+    ranked = sorted((name for name in likeness if likeness[name] >= least), key=lambda name: -likeness[name])
     return ranked[:MOST_NEAREST]
 
 

@@ -1,5 +1,7 @@
 """Stored regions: what damage is noticed, and how small they are."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -8,11 +10,10 @@ from hypothesis import strategies as st
 from graphfreeze.errors import InputOutputError
 from graphfreeze.selection.canonical import box_region, mask_region, points_region, rows_region, whole_region
 from graphfreeze.selection.encoding import describe, region_from_dict, region_to_dict
-from graphfreeze.selection.index import Site, index_region
 from graphfreeze.selection.files import FileCache
+from graphfreeze.selection.index import Site, index_region
 from graphfreeze.selection.spec import Verb, make_rule
 from graphfreeze.selection.variables import VariableView
-from pathlib import Path
 
 FAST = settings(max_examples=60, deadline=None)
 
