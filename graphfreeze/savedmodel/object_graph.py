@@ -173,7 +173,10 @@ def match_nodes(saved_graph: Message, trackable_graph: Message) -> dict[int, int
 
 
 def variable_keys(saved_graph: Message, trackable_graph: Message) -> dict[int, str]:
-    """Checkpoint key of each variable node of the saved graph whose value the checkpoint holds."""
+    """Checkpoint key of each variable node of the saved graph.
+
+    A variable that had no value when the model was saved has a key too, but the bundle has no tensor under it.
+    """
     variables = variable_nodes(saved_graph)
     keys = {}
     for number, other in sorted(match_nodes(saved_graph, trackable_graph).items()):

@@ -1,5 +1,7 @@
 """Bundles compared with TensorFlow, both ways: it writes and we read, we write and it reads."""
 
+import itertools
+
 import ml_dtypes
 import numpy as np
 import pytest
@@ -77,7 +79,7 @@ def save_sliced(prefix, value, cuts):
     import tensorflow as tf
 
     names, specs, tensors = ["plain"], [""], [tf.constant(1.0)]
-    for start, stop in zip(cuts, cuts[1:], strict=False):
+    for start, stop in itertools.pairwise(cuts):
         names.append("part/v")
         specs.append(f"{value.shape[0]} {value.shape[1]} {start},{stop - start}:-")
         tensors.append(tf.constant(value[start:stop]))

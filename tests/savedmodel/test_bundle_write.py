@@ -26,7 +26,7 @@ from graphfreeze.savedmodel import (
 names = st.text(min_size=1, max_size=10).filter(lambda name: name[0] != "\0")
 numeric = st.sampled_from(["f2", "f4", "f8", "c8", "c16", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "?"])
 numbers = numeric.flatmap(lambda d: hnp.arrays(np.dtype(d), hnp.array_shapes(min_dims=0, min_side=0, max_side=4)))
-texts = st.lists(st.binary(max_size=20), max_size=5).map(lambda values: np.array(values + [None], object)[:-1])
+texts = st.lists(st.binary(max_size=20), max_size=5).map(lambda values: np.array([*values, None], object)[:-1])
 
 
 def same(left, right):
