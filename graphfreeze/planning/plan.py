@@ -11,24 +11,9 @@ from enum import StrEnum
 from typing import Any
 
 from graphfreeze.errors import UsageError
-from graphfreeze.selection import Region, region_from_dict, region_to_dict
+from graphfreeze.selection import Copy, Region, Strategy, region_from_dict, region_to_dict
 
 SCHEMA = 1
-
-
-class Strategy(StrEnum):
-    """How the atoms of a variable are stored."""
-
-    STOP = "stop"
-    SPLIT = "split"
-    MASK = "mask"
-
-
-class Copy(StrEnum):
-    """Where ``mask`` takes frozen values from: a copy made at the rewrite, or the variable itself."""
-
-    SNAPSHOT = "snapshot"
-    LIVE = "live"
 
 
 class Storage(StrEnum):

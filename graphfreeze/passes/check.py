@@ -1,0 +1,101 @@
+"""Invariants of a meta graph, checked after every pass: a broken edge is found by name, not by a loader's crash."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+from graphfreeze.graph.ops import CALLS, CallKind
+from graphfreeze.graph.refs import is_control, producer
+from graphfreeze.graph.scope import Scope
+from graphfreeze.passes.prune import called_functions
+from graphfreeze.savedmodel.protos import MetaGraphDef
+
+_FUNCTION_ATTRIBUTES = frozenset({"f", "body", "cond", "then_branch", "else_branch", "branches", "predicate"})
+
+
+def _scopes(meta: MetaGraphDef) -> Iterator[Scope]:
+    yield Scope(meta.graph_def)
+    yield from (Scope(f) for f in meta.graph_def.library.function)
+
+
+def _where(scope: Scope) -> str:
+    return f"function '{scope.name}'" if scope.in_function else "the main graph"
+
+
+def every_input_exists(meta: MetaGraphDef) -> Iterator[str]:
+    """Every edge comes from a node or an argument of its scope."""
+    for scope in _scopes(meta):
+        arguments = set(scope.arguments)
+        for node in scope.node_list:
+            for text in node.input:
+                if producer(text) not in scope.nodes and (is_control(text) or producer(text) not in arguments):
+                    yield f"{_where(scope)}, node '{node.name}', input '{text}'"
+        for name, text in scope.proto.ret.items() if scope.in_function else ():
+            if producer(text) not in scope.nodes and producer(text) not in arguments:
+                yield f"{_where(scope)}, result '{name}', input '{text}'"
+
+
+def names_are_unique(meta: MetaGraphDef) -> Iterator[str]:
+    """No two nodes of a scope and no two functions share a name."""
+    for scope in _scopes(meta):
+        if len(scope.nodes) != len(scope.node_list):
+            yield _where(scope)
+    names = [f.signature.name for f in meta.graph_def.library.function]
+    if len(set(names)) != len(names):
+        yield "the function library"
+
+
+def calls_fit(meta: MetaGraphDef) -> Iterator[str]:
+    """Every call hands over as many tensors, of the same dtypes, as its function takes."""
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    for scope in _scopes(meta):
+        for node in scope.node_list:
+            op = CALLS.get(node.op)
+            if op is None:
+                continue
+            passed = list(node.attr[op.types].list.type)
+            for name in called_functions(node):
+                if name not in functions:
+                    if name != node.op:
+                        yield f"{_where(scope)}, node '{node.name}' calls '{name}', which does not exist"
+                    continue
+                taken = [a.type for a in functions[name].signature.input_arg]
+                if (taken[-len(passed) :] if op.tail and passed else taken[: len(passed)]) != passed or (
+                    op.kind is not CallKind.DATA and len(taken) != len(passed)
+                ):
+                    yield f"{_where(scope)}, node '{node.name}' hands {passed} to '{name}', which takes {taken}"
+
+
+def concrete_functions_fit(meta: MetaGraphDef) -> Iterator[str]:
+    """Every concrete function exists, and its bound inputs are nodes and no more than its arguments."""
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    graph = meta.object_graph_def
+    for name, concrete in graph.concrete_functions.items():
+        if name not in functions:
+            yield f"concrete function '{name}' is not in the library"
+        elif len(concrete.bound_inputs) > len(functions[name].signature.input_arg):
+            yield f"concrete function '{name}' has more bound inputs than arguments"
+        if any(not 0 <= n < len(graph.nodes) for n in concrete.bound_inputs):
+            yield f"concrete function '{name}' is bound to a node that does not exist"
+    for i, node in enumerate(graph.nodes):
+        names = list(node.function.concrete_functions) if node.WhichOneof("kind") == "function" else []
+        if node.WhichOneof("kind") == "bare_concrete_function":
+            names = [node.bare_concrete_function.concrete_function_name]
+        for name in names:
+            if name not in graph.concrete_functions:
+                yield f"object {i} names concrete function '{name}', which does not exist"
+
+
+RULES: dict[str, Callable[[MetaGraphDef], Iterator[str]]] = {
+    "every input exists": every_input_exists,
+    "names are unique": names_are_unique,
+    "calls fit": calls_fit,
+    "concrete functions fit": concrete_functions_fit,
+}
+
+
+def broken_rules(meta: MetaGraphDef) -> Iterator[tuple[str, str]]:
+    """(rule, place) of everything that is broken."""
+    for rule, check in RULES.items():
+        for place in check(meta):
+            yield rule, place

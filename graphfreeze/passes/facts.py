@@ -1,0 +1,147 @@
+"""What became of one variable, as JSON that travels with the graph.
+
+The same fact stands on the last node of every merge (node marks survive every way of saving again) and in ``info``.
+A region is written out where that is short; a long one is read back from the geometry that the graph holds anyway, so
+that the .pb does not grow with the weights.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphfreeze.errors import UnsupportedModelError
+from graphfreeze.lowering.merge import Merge
+from graphfreeze.selection import Region, mask_region, points_region, region_from_dict, region_to_dict, rows_region
+
+FORMAT = 1
+"""Version of everything that a rewrite leaves in a model."""
+
+_INLINE = 2048
+
+Geometry = Callable[[str], NDArray[np.generic] | None]
+"""Gives a geometry array by its key, e.g. ``copy0/indices``; None where the graph does not hold it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """One region of a variable that is stored in a variable of its own (``role``), or in the base (None)."""
+
+    region: Region
+    role: str | None
+    trainable: bool
+    name: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Fact:
+    """What became of one variable."""
+
+    name: str
+    path: str
+    key: str | None
+    dtype: str
+    shape: tuple[int, ...]
+    trainable: bool
+    """The flag in the source."""
+    strategy: str | None
+    copy: str | None
+    strict: bool
+    enabled: bool
+    held: tuple[Held, ...]
+    masks: dict[str, str]
+    """Role -> name of the variables that hold geometry."""
+
+
+def fact(merge: Merge, *, limit: int = _INLINE) -> str:
+    """The JSON of a merge."""
+    plan = merge.plan
+    held = []
+    for overlay in merge.overlays:
+        region: dict[str, Any] = region_to_dict(overlay.region)
+        if len(json.dumps(region)) > limit:
+            axis = getattr(overlay.region, "axis", None)
+            region = {"geometry": overlay.prefix, "kind": type(overlay.region).__name__, "axis": axis}
+        name = next((v.name for v in merge.variables if v.role == overlay.role), None)
+        held.append({"region": region, "role": overlay.role, "trainable": overlay.trainable, "name": name})
+    data = {
+        "format": FORMAT,
+        "name": plan.name,
+        "path": plan.path,
+        "key": plan.key,
+        "dtype": plan.dtype,
+        "shape": list(merge.shape),
+        "trainable": plan.trainable,
+        "strategy": plan.strategy,
+        "copy": plan.copy,
+        "strict": plan.strict,
+        "enabled": plan.enabled,
+        "held": held,
+        "masks": {v.role: v.name for v in merge.variables if v.role.startswith("mask:")},
+    }
+    return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def read_fact(text: str | dict[str, Any], geometry: Geometry) -> Fact:
+    """Reads a fact back.
+
+    Raises:
+        UnsupportedModelError: it was written by a newer version, or its geometry is gone.
+    """
+    data = json.loads(text) if isinstance(text, str) else text
+    check_format(data.get("format"))
+    shape = tuple(data["shape"])
+    held = tuple(
+        Held(_region(h["region"], shape, data["name"], geometry), h["role"], h["trainable"], h["name"])
+        for h in data["held"]
+    )
+    names = ("name", "path", "key", "dtype", "trainable", "strategy", "copy", "strict", "enabled", "masks")
+    return Fact(shape=shape, held=held, **{n: data[n] for n in names})
+
+
+def check_format(found: object) -> None:
+    """Refuses what a newer graphfreeze wrote."""
+    if not isinstance(found, int) or found > FORMAT:
+        raise UnsupportedModelError(
+            f"The model was rewritten by a newer graphfreeze: its format is {found}, this version reads up to "
+            f"{FORMAT}. Upgrade with: pip install --upgrade graphfreeze"
+        )
+
+
+def _region(data: dict[str, Any], shape: tuple[int, ...], name: str, geometry: Geometry) -> Region:
+    if "geometry" not in data:
+        return region_from_dict(data)
+    prefix = data["geometry"]
+
+    def get(key: str) -> NDArray[np.generic] | None:
+        return geometry(f"{prefix}/{key}")
+
+    indices, table, bits, row_bits = get("indices"), get("map"), get("bits"), get("row_bits")
+    if data["kind"] == "Rows":
+        found = indices if indices is not None else None if table is None else np.flatnonzero(np.asarray(table) >= 0)
+        if found is not None:
+            return rows_region(shape, data["axis"], np.asarray(found, np.int64))
+    elif indices is not None:
+        return points_region(shape, np.asarray(indices, np.int64))
+    elif bits is not None:
+        return mask_region(_unpack(bits, shape[0], shape))
+    elif row_bits is not None:
+        rows = np.flatnonzero(np.asarray(table) >= 0) if table is not None else np.arange(len(row_bits))
+        flags = np.zeros((shape[0], prod(shape[1:])), np.bool_)
+        flags[rows] = _unpack(row_bits, len(rows), (len(rows), prod(shape[1:])))
+        return mask_region(flags.reshape(shape))
+    raise UnsupportedModelError(
+        f"The frozen elements of '{name}' cannot be told any more: the model does not hold '{prefix}'. "
+        "Finalize the model before it is exported by another tool."
+    )
+
+
+def _unpack(bits: NDArray[np.generic], rows: int, shape: tuple[int, ...]) -> NDArray[np.bool_]:
+    row = prod(shape) // max(rows, 1)
+    return np.unpackbits(np.asarray(bits, np.uint8), axis=1, count=row, bitorder="little").astype(np.bool_).reshape(shape)

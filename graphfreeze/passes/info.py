@@ -1,0 +1,102 @@
+"""Pass ``info``: leaves a function in the model that says what was done, and lists what trains.
+
+``loaded.graphfreeze.info()`` returns the facts as JSON. The function captures, and does not use, exactly the trainable
+variables, so ``loaded.graphfreeze.info.concrete_functions[0].trainable_variables`` is the list to give to an optimizer,
+without graphfreeze. A list of variables under the root would do that too, but would rename checkpoint keys.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from graphfreeze.graph.attrs import shape_proto, string_tensor, type_attr
+from graphfreeze.graph.names import FreshNames
+from graphfreeze.lowering.merge import CONST_LIMIT
+from graphfreeze.passes.facts import FORMAT, fact
+from graphfreeze.passes.flags import trainable_nodes
+from graphfreeze.passes.state import Work
+from graphfreeze.passes.variables import CHILD
+from graphfreeze.savedmodel import DT_RESOURCE, append_node, children
+from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, StructuredValue
+
+INFO = "info"
+_STRING = 7
+
+
+def add_info(work: Work) -> None:
+    """Adds the function, its object, and its concrete function."""
+    graph = work.meta.object_graph_def
+    names = FreshNames(f.signature.name for f in work.meta.graph_def.library.function)
+    name = names.fresh("__inference_info_graphfreeze_1")
+    captured = trainable_nodes(work)
+    work.meta.graph_def.library.function.add().CopyFrom(_function(name, _content(work), len(captured)))
+    child = children(graph, 0).get(CHILD)
+    if child is None:
+        child, node = append_node(graph, 0, CHILD)
+        node.user_object.identifier = "_generic_user_object"
+        node.user_object.version.producer = 1
+        node.user_object.version.min_consumer = 1
+    _, node = append_node(graph, child, INFO)
+    node.function.concrete_functions.append(name)
+    node.function.function_spec.fullargspec.CopyFrom(_no_arguments())
+    node.function.function_spec.input_signature.tuple_value.SetInParent()
+    concrete = graph.concrete_functions[name]
+    concrete.bound_inputs.extend(captured)
+    call = concrete.canonicalized_input_signature.tuple_value
+    call.values.add().tuple_value.SetInParent()
+    call.values.add().dict_value.SetInParent()
+    spec = concrete.output_signature.tensor_spec_value
+    spec.name, spec.dtype = "unknown", _STRING
+    spec.shape.SetInParent()
+
+
+def _content(work: Work) -> bytes:
+    data: dict[str, Any] = {
+        "format": FORMAT,
+        "source": work.source,
+        "spec": work.spec,
+        "variables": [json.loads(fact(m, limit=CONST_LIMIT)) for m in work.merges.values()],
+        "lists": work.lists,
+    }
+    return json.dumps(data, sort_keys=True).encode()
+
+
+def _function(name: str, content: bytes, captured: int) -> FunctionDef:
+    function = FunctionDef()
+    function.signature.name = name
+    shapes = function.attr["_input_shapes"]
+    shapes.CopyFrom(AttrValue(list=AttrValue.ListValue()))
+    for i in range(captured):
+        function.signature.input_arg.add(name=f"graphfreeze_{i}", type=DT_RESOURCE)
+        function.arg_attr[i].attr["_user_specified_name"].s = f"graphfreeze_{i}".encode()
+        shapes.list.shape.add()
+    function.signature.output_arg.add(name="identity", type=_STRING)
+    const = function.node_def.add(name="Const", op="Const")
+    const.attr["dtype"].CopyFrom(type_attr(_STRING))
+    const.attr["value"].tensor.CopyFrom(string_tensor([content], ()))
+    identity = function.node_def.add(name="Identity", op="Identity", input=["Const:output:0"])
+    identity.attr["T"].CopyFrom(type_attr(_STRING))
+    for node in (const, identity):
+        node.attr["_output_shapes"].list.shape.add().CopyFrom(shape_proto(()))
+    function.ret["identity"] = "Identity:output:0"
+    return function
+
+
+def _no_arguments() -> StructuredValue:
+    spec = StructuredValue()
+    named = spec.named_tuple_value
+    named.name = "FullArgSpec"
+    kinds = {
+        "args": "list_value",
+        "varargs": "none_value",
+        "varkw": "none_value",
+        "defaults": "none_value",
+        "kwonlyargs": "list_value",
+        "kwonlydefaults": "none_value",
+        "annotations": "dict_value",
+    }
+    for key, kind in kinds.items():
+        pair = named.values.add(key=key)
+        getattr(pair.value, kind).SetInParent()
+    return spec

@@ -1,0 +1,49 @@
+"""Pass ``prune``: takes out functions that the rewrite replaced and that nothing refers to any more.
+
+Only replaced functions go; one that nobody called before stays (tf_keras links some by string attributes only).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphfreeze.passes.state import Work
+from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
+
+
+def prune_functions(work: Work) -> None:
+    """Removes replaced functions that are not reachable."""
+    library = work.meta.graph_def.library
+    by_name = {f.signature.name: f for f in library.function}
+    replaced = set(work.moved)
+    pending = [name for name in by_name if name not in replaced] + list(_roots(work.meta))
+    reached: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name in by_name and name not in reached:
+            reached.add(name)
+            pending.extend(n for node in by_name[name].node_def for n in called_functions(node))
+    kept = [f.SerializeToString() for f in library.function if f.signature.name in reached]
+    if len(kept) == len(library.function):
+        return
+    function = type(library.function[0])
+    del library.function[:]
+    library.function.extend(function.FromString(data) for data in kept)
+
+
+def _roots(meta: MetaGraphDef) -> Iterator[str]:
+    yield from meta.object_graph_def.concrete_functions
+    for node in meta.graph_def.node:
+        yield from called_functions(node)
+    for gradient in meta.graph_def.library.registered_gradients:
+        yield gradient.gradient_func
+
+
+def called_functions(node: NodeDef) -> Iterator[str]:
+    """Names of all functions that a node's attributes hold, and its op, which may name a function too."""
+    yield node.op
+    for value in node.attr.values():
+        if value.WhichOneof("value") == "func":
+            yield value.func.name
+        elif value.WhichOneof("value") == "list":
+            yield from (f.name for f in value.list.func)

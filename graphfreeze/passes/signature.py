@@ -1,0 +1,68 @@
+"""Changes the arguments of a function, in all the places where a FunctionDef speaks of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graphfreeze.graph.attrs import shape_proto
+from graphfreeze.graph.names import FreshNames
+from graphfreeze.graph.scope import Scope
+from graphfreeze.passes.needs import Layout
+from graphfreeze.passes.state import StorageKey
+from graphfreeze.savedmodel import DT_RESOURCE
+from graphfreeze.savedmodel.protos import AttrValue, FunctionDef
+
+Typed = tuple[int, tuple[int, ...]]
+"""(dtype, shape)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Arguments:
+    """Edges inside a scope: the value of a slot, and the handle of a storage."""
+
+    values: Mapping[int, str]
+    storages: Mapping[StorageKey, str] = field(default_factory=dict)
+
+
+def change_signature(scope: Scope, names: FreshNames, layout: Layout, types: Mapping[int, Typed]) -> Arguments:
+    """Turns slots into values and appends arguments. ``scope.arguments`` stays what it was."""
+    function: FunctionDef = scope.proto
+    values: dict[int, str] = {}
+    for slot in sorted(layout.inplace):
+        dtype, shape = types[slot]
+        function.signature.input_arg[slot].type = dtype
+        function.signature.input_arg[slot].ClearField("handle_data")
+        _set_shape(function, slot, shape)
+        values[slot] = scope.arguments[slot]
+    for slot in layout.values:
+        values[slot] = _append(function, names.fresh(f"graphfreeze_value_{slot}"), *types[slot])
+    storages = {
+        key: _append(function, names.fresh(f"graphfreeze_{i}"), DT_RESOURCE, ())
+        for i, key in enumerate(layout.storages)
+    }
+    if layout.returned:
+        for argument in function.signature.input_arg[len(scope.arguments) :]:
+            name = names.fresh(f"{argument.name}_out")
+            function.signature.output_arg.add(name=name, type=argument.type)
+            function.ret[name] = argument.name
+    return Arguments(values, storages)
+
+
+def _append(function: FunctionDef, name: str, dtype: int, shape: tuple[int, ...]) -> str:
+    function.signature.input_arg.add(name=name, type=dtype)
+    slot = len(function.signature.input_arg) - 1
+    function.arg_attr[slot].attr["_user_specified_name"].s = name.encode()
+    if "_input_shapes" in function.attr:
+        function.attr["_input_shapes"].list.shape.add().CopyFrom(shape_proto(shape))
+    if dtype != DT_RESOURCE:
+        _set_shape(function, slot, shape)
+    return name
+
+
+def _set_shape(function: FunctionDef, slot: int, shape: tuple[int, ...]) -> None:
+    noted = AttrValue(list=AttrValue.ListValue(shape=[shape_proto(shape)]))
+    function.arg_attr[slot].attr["_output_shapes"].CopyFrom(noted)
+    shapes = function.attr["_input_shapes"].list.shape if "_input_shapes" in function.attr else ()
+    if slot < len(shapes):
+        shapes[slot].CopyFrom(shape_proto(shape))

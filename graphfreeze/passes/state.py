@@ -1,0 +1,61 @@
+"""What the passes share while they change one meta graph: the protos in work, and the new variables by role."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from graphfreeze.graph.names import FreshNames
+from graphfreeze.graph.trace import Trace
+from graphfreeze.lowering.merge import Merge, NewVariable
+from graphfreeze.planning.plan import MetaGraphPlan
+from graphfreeze.savedmodel import Put, SavedModel
+from graphfreeze.savedmodel.protos import MetaGraphDef, TrackableObjectGraph
+
+StorageKey = tuple[int, str]
+"""(variable, role)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stored:
+    """A new variable in place: its node in the object graph, its VarHandleOp and its checkpoint key."""
+
+    new: NewVariable
+    node_id: int
+    handle: str
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Moved:
+    """What became of a function: its new name, and raw tensors whose consumers now take another."""
+
+    name: str
+    tensors: Mapping[str, str]
+
+
+@dataclass(slots=True)
+class Work:
+    """One meta graph in work. Passes change ``meta``, ``bundle_graph`` and ``put``; the rest says what to do."""
+
+    model: SavedModel
+    meta: MetaGraphDef
+    trace: Trace
+    plan: MetaGraphPlan
+    merges: dict[int, Merge]
+    bundle_graph: TrackableObjectGraph | None
+    source: str
+    """Digest of the model that is rewritten."""
+    spec: Mapping[str, object] = field(default_factory=dict)
+    put: dict[str, Put] = field(default_factory=dict)
+    stored: dict[StorageKey, Stored] = field(default_factory=dict)
+    moved: dict[str, Moved] = field(default_factory=dict)
+    """Function of the source -> what became of it."""
+    lists: list[dict[str, object]] = field(default_factory=list)
+    """Entries of root lists that were changed, for ``finalize``."""
+    omit: list[str] = field(default_factory=list)
+    extra_files: dict[str, bytes] = field(default_factory=dict)
+
+    def names(self) -> FreshNames:
+        """Giver of names for the main graph."""
+        return FreshNames(n.name for n in self.meta.graph_def.node)

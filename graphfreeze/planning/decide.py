@@ -1,0 +1,213 @@
+"""Turns a trace and a spec into the plan of one meta graph: what is held, how, why, and what it costs."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphfreeze.errors import NothingToTrainError, UnsupportedModelError
+from graphfreeze.graph.trace import Trace
+from graphfreeze.graph.variables import Variable, element_bytes, is_float
+from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
+from graphfreeze.planning.strategy import Request, decide
+from graphfreeze.selection import Copy, Region, Rule, Strategy, VariableView, resolve
+from graphfreeze.selection.resolve import ResolvedVariable
+
+ReadValues = Callable[[str], NDArray[np.generic]]
+_ADAM_SLOTS = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user asked for, besides the rules."""
+
+    strategy: Strategy = Strategy.AUTO
+    copy: Copy = Copy.SNAPSHOT
+    strict: bool = False
+    enable: bool = False
+    state: bool = False
+    allow_empty: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One meta graph as the plan sees it. ``stored`` are the keys of the checkpoint."""
+
+    tags: tuple[str, ...]
+    signatures: tuple[str, ...]
+    trace: Trace
+    stored: frozenset[str]
+    read_values: ReadValues
+    held: dict[int, Region]
+    """Regions that are frozen already (a second rewrite with ``--add``), by variable."""
+
+
+def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> tuple[MetaGraphPlan, tuple[str, ...]]:
+    """The plan of one meta graph, and warnings.
+
+    Raises:
+        NoMatchError, UsageError: a rule does not fit the model.
+        UnsupportedModelError: a selected variable is used in a way that cannot be followed or held.
+        NothingToTrainError: nothing is left to train.
+    """
+    trace = source.trace
+    labels = variable_labels(trace)
+    described = [describe_variable(trace, v) for v in trace.variables]
+    if not rules and not source.held:
+        return _meta_graph(source, described), ()
+    if not trace.is_tf2:
+        raise UnsupportedModelError(
+            f"The meta graph with tags {list(source.tags)} is a TF1 graph: it has no object graph, its variables live in "
+            "the main graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras "
+            "export); load the model with TensorFlow 2 and save it again, or inspect it with: graphfreeze inspect MODEL"
+        )
+    views = [_view(trace, v) for v in trace.variables]
+    resolution = resolve(
+        rules, views, enable=options.enable, state=options.state, read_values=source.read_values, held=source.held
+    )
+    warnings = [*resolution.notes]
+    for touched in resolution.variables:
+        index = views.index(touched.variable)
+        if touched.frozen.is_empty and not touched.enabled:
+            continue
+        variable = trace.variables[index]
+        _refuse_unknown(trace, variable, labels[index])
+        described[index] = _hold(source, variable, labels[index], described[index], touched, options)
+    warnings += _warnings(described)
+    planned = _meta_graph(source, described)
+    if not options.allow_empty and trainable_elements(described) == 0:
+        raise NothingToTrainError(
+            "The freeze leaves nothing to train: every trainable element of the model is frozen. Freeze less, or pass "
+            "--allow-empty"
+        )
+    return planned, tuple(warnings)
+
+
+def _meta_graph(source: Source, variables: Iterable[VariablePlan]) -> MetaGraphPlan:
+    return MetaGraphPlan(
+        source.tags, source.signatures, tuple(variables), "TF2" if source.trace.is_tf2 else "TF1"
+    )
+
+
+def variable_labels(trace: Trace) -> list[str]:
+    """What each variable is called: its name, or its path where names repeat."""
+    uses = Counter(v.name for v in trace.variables)
+    return [v.path if uses[v.name] > 1 else v.name for v in trace.variables]
+
+
+def describe_variable(trace: Trace, variable: Variable) -> VariablePlan:
+    """A variable that is left alone."""
+    kind = trace.kind(variable)
+    trains = kind == "weight"
+    size = variable.elements * element_bytes(variable.dtype)
+    slots = _ADAM_SLOTS * size if trains else 0
+    return VariablePlan(
+        name=variable.name,
+        path=variable.path,
+        key=variable.key,
+        dtype=variable.dtype,
+        shape=variable.shape,
+        kind=kind,
+        trainable=variable.trainable,
+        elements=variable.elements,
+        bytes=size,
+        reads=tuple(ReadRecord(f, r.node, r.op, r.access.shown) for f, r in trace.reads(variable.index)),
+        writes=tuple(WriteRecord(f, w.node, w.op) for f, w in trace.writes(variable.index)),
+        optimizer_bytes=(slots, slots),
+    )
+
+
+def _view(trace: Trace, variable: Variable) -> VariableView:
+    return VariableView(
+        id=variable.index,
+        name=variable.name,
+        path=variable.path,
+        key=variable.key,
+        shape=variable.shape,
+        dtype=variable.dtype,
+        kind=trace.kind(variable),
+        trainable=variable.trainable,
+    )
+
+
+def _refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
+    for function, use in trace.unknown(variable.index):
+        where = f"function '{function}'" if function else "the main graph"
+        raise UnsupportedModelError(
+            f"Cannot freeze '{label}': node '{use.node}' in {where} hands it to op '{use.op}', which {use.why}, so its "
+            "effect on the variable is unknown. Leave the variable out, or save the model without that op"
+        )
+
+
+def _hold(
+    source: Source, variable: Variable, label: str, plain: VariablePlan, touched: ResolvedVariable, options: Options
+) -> VariablePlan:
+    enabled = touched.enabled
+    if touched.frozen.is_empty:
+        slots = _ADAM_SLOTS * plain.bytes
+        return replace(plain, enabled=True, reason="turned on by --enable", optimizer_bytes=(0, slots))
+    if not is_float(variable.dtype):
+        return replace(plain, frozen=plain.elements, strategy=Strategy.STOP, reason="state, held as it is")
+    decision = decide(Request(label, touched.frozen, options.copy, options.strict), options.strategy)
+    if any(a.storage is not Storage.BASE for a in decision.atoms) and variable.key not in source.stored:
+        raise UnsupportedModelError(
+            f"Cannot freeze part of '{label}': the checkpoint holds no value for it (key {variable.key!r}). Strategy "
+            f"'{decision.strategy}' copies values; freeze the whole variable without --strict, or save the model with "
+            "its variables"
+        )
+    trains = plain.kind == "weight" or enabled
+    part = prod(next((a.region.storage_shape for a in decision.atoms if a.storage is Storage.PART), (0,)))
+    after = {Strategy.STOP: 0, Strategy.SPLIT: part, Strategy.MASK: plain.elements}[decision.strategy]
+    return replace(
+        plain,
+        frozen=touched.frozen.count if variable.shape is not None else 0,
+        strategy=decision.strategy,
+        copy=decision.copy,
+        strict=decision.strict,
+        enabled=enabled,
+        reason=decision.reason,
+        atoms=decision.atoms,
+        optimizer_bytes=(
+            plain.optimizer_bytes[0],
+            _ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
+        ),
+    )
+
+
+def _warnings(variables: Sequence[VariablePlan]) -> list[str]:
+    found: list[str] = []
+    masked = [v.name for v in variables if v.strategy is Strategy.MASK]
+    live = [v.name for v in variables if v.copy is Copy.LIVE]
+    if masked:
+        found.append(
+            f"{_names(masked)}: strategy 'mask' is exact for element-wise optimizers; those with statistics over a whole "
+            "tensor (Adafactor, Lamb, Lars, Muon) still see frozen elements. Use a region that 'split' can hold for them"
+        )
+    if live:
+        found.append(
+            f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by a "
+            "Python optimizer. Use copy 'snapshot' for those"
+        )
+    for variable in variables:
+        if variable.strategy is not None and variable.writes:
+            write = variable.writes[0]
+            found.append(
+                f"'{variable.name}' is written in the graph by node '{write.node}' ({write.op}) in function "
+                f"'{write.function}': rewrite refuses it, because nothing guards that write yet"
+            )
+    return found
+
+
+def _names(names: Sequence[str]) -> str:
+    shown = ", ".join(f"'{n}'" for n in names[:3])
+    return shown if len(names) <= 3 else f"{shown} and {len(names) - 3} more"
+
+
+def trainable_elements(variables: Iterable[VariablePlan]) -> int:
+    """Elements that go on training."""
+    return sum(v.elements - v.frozen for v in variables if v.kind == "weight" or v.enabled)
