@@ -21,6 +21,7 @@ from graphfreeze.errors import SelectorSyntaxError
 MAGIC = re.compile(r"[*?{}]")
 RANGE = re.compile(r"(\d{1,18})\.\.(\d{1,18})\Z")
 MAX_RANGE = 100_000
+MAX_DEPTH = 20
 
 
 def is_magic(glob: str) -> bool:
@@ -46,6 +47,8 @@ class _Translation:
 
     text: str
     at: int = 0
+    depth: int = 0
+    """Braces that are open."""
 
     def whole(self) -> str:
         pattern = self.sequence(inside=False)
@@ -90,6 +93,9 @@ class _Translation:
         if numbers is not None:
             self.at = end + 1
             return self.numbers(numbers[1], numbers[2], opened)
+        if self.depth == MAX_DEPTH:
+            raise SelectorSyntaxError(self.text, opened, f"braces are nested more than {MAX_DEPTH} deep")
+        self.depth += 1
         branches = [self.branch()]
         while self.at < len(self.text) and self.text[self.at] == ",":
             branches.append(self.branch())
@@ -98,6 +104,7 @@ class _Translation:
         if len(branches) == 1:
             raise SelectorSyntaxError(self.text, opened, "braces hold choices, '{a,b}', or a range, '{0..5}'")
         self.at += 1
+        self.depth -= 1
         return f"(?:{'|'.join(branches)})"
 
     def branch(self) -> str:

@@ -85,6 +85,8 @@ def _pattern(text: str, begin: int, written: str) -> Pattern:
     except re.error as error:
         problem = f"not a regular expression: {error.msg}"
         raise SelectorSyntaxError(text, begin + 3 + (error.pos or 0), problem) from None
+    except (OverflowError, RecursionError):
+        raise SelectorSyntaxError(text, begin + 3, "the regular expression is too large") from None
     return Pattern(regex)
 
 

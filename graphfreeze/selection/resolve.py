@@ -8,7 +8,7 @@ the source holds untrainable, and a rule that covers nothing is an error, never 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphfreeze.errors import NoMatchError, UsageError
@@ -88,6 +88,7 @@ def resolve(
     enable: bool,
     state: bool,
     read_values: Callable[[str], AnyArray],
+    held: Mapping[Hashable, Region] | None = None,
 ) -> Resolution:
     """Find the frozen elements of every variable.
 
@@ -97,6 +98,7 @@ def resolve(
         enable: Let `train` turn on what the source holds untrainable.
         state: Let an exact name freeze state.
         read_values: Gives the stored value of a checkpoint key; called for predicates only.
+        held: What is frozen already, by variable id; the rules extend it, and it takes the place of the base.
 
     Raises:
         NoMatchError: a rule names no variable, or no element.
@@ -104,7 +106,9 @@ def resolve(
         InputOutputError: a file that a rule names cannot be read.
     """
     run = _State(variables, labels(variables), enable, state, read_values)
-    if rules and all(rule.verb is Verb.TRAIN for rule in rules):
+    if held:
+        run.frozen = dict(held)
+    elif rules and all(rule.verb is Verb.TRAIN for rule in rules):
         run.frozen = {it.id: whole_region(_shape(it)) for it in variables if it.kind != "state"}
     matches = tuple(_apply(run, number, rule) for number, rule in enumerate(rules))
     touched = tuple(_outcome(run, variable) for variable in variables if variable.id in run.frozen)

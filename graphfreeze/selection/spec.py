@@ -68,8 +68,8 @@ class Rule:
     """Folder that a mask file's path starts from; dropped where the selector reads no file."""
     text: str = ""
     """The selector as the user wrote it."""
-    origin: str = ""
-    """Where the rule stands, for messages; empty for the command line."""
+    origin: str = field(default="", compare=False)
+    """Where the rule stands, for messages; empty for the command line. Not stored with a spec."""
 
     def __post_init__(self) -> None:
         if not self.selector.reads_file:
@@ -264,15 +264,13 @@ def _rule_to_dict(rule: Rule) -> dict[str, str]:
     data = {"verb": str(rule.verb), "selector": rule.text}
     if rule.selector.reads_file:
         data["base_dir"] = rule.base_dir.as_posix()
-    if rule.origin:
-        data["origin"] = rule.origin
     return data
 
 
 def _rule_from_dict(data: object) -> Rule:
     match data:
         case {"verb": str(verb), "selector": str(text), **rest}:
-            folder, origin = rest.get("base_dir", "."), rest.get("origin", "")
-            if isinstance(folder, str) and isinstance(origin, str):
-                return Rule(Verb(verb), parse_selector(text), Path(folder), text, origin)
+            folder = rest.get("base_dir", ".")
+            if isinstance(folder, str):
+                return Rule(Verb(verb), parse_selector(text), Path(folder), text)
     raise ValueError("expected rules with 'verb' and 'selector'")

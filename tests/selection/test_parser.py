@@ -152,6 +152,8 @@ def test_any_text_parses_back_or_is_refused(text):
         ("re:", 3, "'re:' needs a regular expression"),
         ("re:@@[0]", 3, "'re:' needs a regular expression"),
         ("re:ab(", 5, "not a regular expression: missing ), unterminated subpattern"),
+        ("re:a{99999999999}", 3, "the regular expression is too large"),
+        ("{" * 30, 20, "braces are nested more than 20 deep"),
         (" a{b", 2, "'{' is not closed"),
         ("a}", 1, "'}' closes no '{'"),
         ("a{b}", 1, "braces hold choices, '{a,b}', or a range, '{0..5}'"),
