@@ -300,16 +300,8 @@ def finalize_command(
             trained, out, unfreeze=tuple(unfreeze), overwrite=overwrite, weights=weights, progress=progress
         )
     if json:
-        _write_json(
-            {
-                "schema": 1,
-                "command": "finalize",
-                "model": str(trained),
-                "out": str(done.out),
-                "variables": list(done.variables),
-                "warnings": list(done.warnings),
-            }
-        )
+        where = {"schema": 1, "command": "finalize", "model": str(trained), "out": str(done.out)}
+        _write_json({**where, "variables": list(done.variables), "warnings": list(done.warnings)})
     elif not quiet:
         report.write_restored(done.variables, verbose=verbose)
     _tell(done.warnings, None if quiet else out)
