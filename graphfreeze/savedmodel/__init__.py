@@ -14,6 +14,9 @@ from graphfreeze.savedmodel.bundle_write import (
 from graphfreeze.savedmodel.container import SavedModel, digest, read_saved_model
 from graphfreeze.savedmodel.container_write import check_target, write_saved_model
 from graphfreeze.savedmodel.dtypes import (
+    DT_RESOURCE,
+    DT_STRING,
+    DT_VARIANT,
     DTYPE_NAMES,
     DTYPE_NUMBERS,
     NUMPY_DTYPES,
@@ -25,6 +28,7 @@ from graphfreeze.savedmodel.dtypes import (
 from graphfreeze.savedmodel.object_graph import (
     OBJECT_GRAPH_KEY,
     VARIABLE_VALUE,
+    NodePath,
     SlotVariable,
     add_child,
     add_variable_value,
@@ -39,6 +43,7 @@ from graphfreeze.savedmodel.object_graph import (
     object_paths,
     read_trackable_graph,
     recompute_keys,
+    refresh_checkpoint_values,
     slot_key,
     slot_variables,
     trackable_graph_tensor,
@@ -49,11 +54,15 @@ from graphfreeze.savedmodel.object_graph import (
 __all__ = [
     "DTYPE_NAMES",
     "DTYPE_NUMBERS",
+    "DT_RESOURCE",
+    "DT_STRING",
+    "DT_VARIANT",
     "NUMPY_DTYPES",
     "OBJECT_GRAPH_KEY",
     "VARIABLE_VALUE",
     "Array",
     "Bundle",
+    "NodePath",
     "Progress",
     "Put",
     "SavedModel",
@@ -83,6 +92,7 @@ __all__ = [
     "read_saved_model",
     "read_trackable_graph",
     "recompute_keys",
+    "refresh_checkpoint_values",
     "repack_bundle",
     "slot_key",
     "slot_variables",

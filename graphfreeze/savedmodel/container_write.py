@@ -11,7 +11,7 @@ import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path, PurePath
+from pathlib import Path
 
 from graphfreeze.errors import InputOutputError, InternalError
 from graphfreeze.savedmodel.bundle_write import (
@@ -37,8 +37,8 @@ def write_saved_model(
     weights: Weights = "copy",
     repack: bool = False,
     overwrite: bool = False,
-    extra_files: Mapping[str | PurePath, bytes] | None = None,
-    omit: Collection[str | PurePath] = (),
+    extra_files: Mapping[str, bytes] | None = None,
+    omit: Collection[str] = (),
     progress: Progress | None = None,
 ) -> None:
     """Writes ``model`` to the new directory ``target``; a SavedModel there is replaced only with ``overwrite``.

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 import numpy as np
 from google.protobuf.message import DecodeError
 
-from graphfreeze.errors import InputOutputError
+from graphfreeze.errors import InputOutputError, InternalError
 from graphfreeze.savedmodel.bundle import Array, Bundle
 from graphfreeze.savedmodel.protos import Message, TrackableObjectGraph
 
@@ -27,7 +27,7 @@ VARIABLE_VALUE = "VARIABLE_VALUE"
 _ATTRIBUTES = "/.ATTRIBUTES/"
 _SLOT = "/.OPTIMIZER_SLOT/"
 
-Path = tuple[str, ...]
+NodePath = tuple[str, ...]
 """Child names from the root to a node, as the user wrote them."""
 
 
@@ -46,17 +46,17 @@ def escape_name(name: str) -> str:
     return name.replace(".", "..").replace("/", ".S")
 
 
-def checkpoint_path(path: Path) -> str:
+def checkpoint_path(path: NodePath) -> str:
     """The part of a checkpoint key that names the object."""
     return "/".join(map(escape_name, path))
 
 
-def checkpoint_key(path: Path, attribute: str = VARIABLE_VALUE) -> str:
+def checkpoint_key(path: NodePath, attribute: str = VARIABLE_VALUE) -> str:
     """The key under which TensorFlow saves a value of the object at ``path``."""
     return f"{checkpoint_path(path)}{_ATTRIBUTES}{escape_name(attribute)}"
 
 
-def slot_key(variable: Path, optimizer: Path, slot_name: str) -> str:
+def slot_key(variable: NodePath, optimizer: NodePath, slot_name: str) -> str:
     """The key under which TensorFlow saves a slot variable."""
     object_path = f"{checkpoint_path(variable)}{_SLOT}{checkpoint_path(optimizer)}/{escape_name(slot_name)}"
     return f"{object_path}{_ATTRIBUTES}{VARIABLE_VALUE}"
@@ -77,12 +77,12 @@ def check_graph(graph: Message, what: str = "object graph") -> None:
                 )
 
 
-def node_paths(graph: Message) -> dict[int, Path]:
+def node_paths(graph: Message) -> dict[int, NodePath]:
     """Shortest path to every node that children lead to, in breadth-first order. Works on either graph."""
     check_graph(graph)
     if not graph.nodes:
         return {}
-    paths: dict[int, Path] = {0: ()}
+    paths: dict[int, NodePath] = {0: ()}
     queue = deque([0])
     while queue:
         number = queue.popleft()
@@ -103,7 +103,7 @@ def children(graph: Message, number: int) -> dict[str, int]:
     return {child.local_name: child.node_id for child in graph.nodes[number].children}
 
 
-def node_at(graph: Message, path: Path) -> int | None:
+def node_at(graph: Message, path: NodePath) -> int | None:
     """The node that a path of child names leads to."""
     number = 0
     for name in path:
@@ -214,18 +214,36 @@ def append_node(graph: Message, parent: int, name: str) -> tuple[int, Message]:
 def add_child(graph: Message, parent: int, name: str, number: int) -> None:
     """Appends a child reference; last, so that breadth-first paths of other nodes stay as they are."""
     if name in children(graph, parent):
-        raise ValueError(f"node {parent} has a child '{name}' already")
+        raise InternalError(f"node {parent} has a child '{name}' already")
     graph.nodes[parent].children.add(node_id=number, local_name=name)
 
 
 def add_variable_value(node: Message, key: str, full_name: str) -> None:
-    """Says that a node of a TrackableObjectGraph has its value under ``key``."""
+    """Says that a node of a TrackableObjectGraph has its value under ``key``; ``full_name`` is the variable's name."""
     node.attributes.add(name=VARIABLE_VALUE, full_name=full_name, checkpoint_key=key)
     node.has_checkpoint_values.value = True
 
 
+def refresh_checkpoint_values(trackable_graph: Message) -> None:
+    """Sets, as TensorFlow does on saving, which nodes have a value or lead to one that has."""
+    parents: dict[int, list[int]] = {}
+    todo = []
+    for number, node in enumerate(trackable_graph.nodes):
+        for child in node.children:
+            parents.setdefault(child.node_id, []).append(number)
+        if node.attributes or node.slot_variables or node.HasField("registered_saver"):
+            todo.append(number)
+    with_values = set(todo)
+    while todo:
+        above = [number for number in parents.get(todo.pop(), []) if number not in with_values]
+        with_values.update(above)
+        todo += above
+    for number, node in enumerate(trackable_graph.nodes):
+        node.has_checkpoint_values.value = number in with_values
+
+
 def _object_names(graph: Message) -> Iterator[tuple[int, str]]:
-    paths: Mapping[int, Path] = node_paths(graph)
+    paths: Mapping[int, NodePath] = node_paths(graph)
     for number, path in paths.items():
         yield number, checkpoint_path(path)
     for slot in slot_variables(graph):

@@ -22,6 +22,12 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
         metafunc.parametrize("real_model", found or [None], ids=[p.name for p in found] or ["missing"], indirect=True)
 
 
+@pytest.fixture(autouse=True)
+def no_waiting_for_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Files need not outlive a power cut here, and waiting for the disk takes most of the time."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+
+
 @pytest.fixture
 def real_model(request: pytest.FixtureRequest) -> Path:
     if request.param is None:

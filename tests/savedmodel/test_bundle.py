@@ -1,11 +1,14 @@
 """Reading bundles without TensorFlow: values, laziness, partitioned variables, and every kind of damage."""
 
+import contextlib
 import math
 
 import numpy as np
 import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
-from graphfreeze.errors import InputOutputError, UnsupportedModelError
+from graphfreeze.errors import GraphfreezeError, InputOutputError, UnsupportedModelError
 from graphfreeze.savedmodel import bundle as bundle_module
 from graphfreeze.savedmodel import protos, read_bundle, unused_bytes
 from graphfreeze.savedmodel.checksum import masked_crc
@@ -166,6 +169,27 @@ def test_huge_partitioned_variable_allocates_nothing(problem):
 )
 def test_hostile_entries(problem, made, words):
     assert problem({b"v": made}) == words
+
+
+sizes = st.integers(-9, 70) | st.sampled_from([-(1 << 63), (1 << 63) - 1, 1 << 40])
+any_entries = st.builds(
+    entry,
+    shape=st.lists(st.integers(-1, 5) | sizes, max_size=3),
+    dtype=st.integers(0, 140) | st.sampled_from([-1, 1, 7, 999]),
+    offset=sizes,
+    size=sizes,
+    shard_id=st.integers(-1, 2),
+    crc32c=st.just(0),
+)
+
+
+@settings(deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(any_entries, min_size=1, max_size=3), st.booleans())
+def test_any_entries_give_tensors_or_an_error_of_ours(raw_bundle, made, check):
+    with contextlib.suppress(GraphfreezeError):
+        bundle = read_bundle(raw_bundle({b"k%d" % number: value for number, value in enumerate(made)}))
+        for key in bundle.entries:
+            bundle.read_tensor(key, check=check)
 
 
 def test_overlapping_entries(problem):

@@ -3,11 +3,13 @@
 import os
 import resource
 import stat
+import tempfile
+from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
@@ -41,18 +43,19 @@ def target(tmp_path):
     return tmp_path / "out" / "variables"
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(deadline=None, max_examples=40)
 @given(st.dictionaries(names, numbers | texts, max_size=6), st.booleans())
-def test_round_trip(tmp_path_factory, tensors, repack):
-    prefix = tmp_path_factory.mktemp("b") / "v"
-    if repack:
-        repack_bundle(prefix, None, put=tensors)
-    else:
-        write_bundle(prefix, source=None, put=tensors)
-    bundle = read_bundle(prefix)
-    assert set(bundle.entries) == set(tensors)
-    assert all(same(bundle.read_tensor(key), value) for key, value in tensors.items())
-    assert unused_bytes(bundle) == 0
+def test_round_trip(tensors, repack):
+    with tempfile.TemporaryDirectory() as folder:
+        prefix = Path(folder, "v")
+        if repack:
+            repack_bundle(prefix, None, put=tensors)
+        else:
+            write_bundle(prefix, source=None, put=tensors)
+        bundle = read_bundle(prefix)
+        assert set(bundle.entries) == set(tensors)
+        assert all(same(bundle.read_tensor(key), value) for key, value in tensors.items())
+        assert unused_bytes(bundle) == 0
 
 
 @pytest.mark.parametrize("dtype", sorted({d.name for d in NUMPY_DTYPES.values()}))

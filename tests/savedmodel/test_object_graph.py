@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from graphfreeze.errors import InputOutputError
+from graphfreeze.errors import InputOutputError, InternalError
 from graphfreeze.savedmodel import (
     SlotVariable,
     add_child,
@@ -20,6 +20,7 @@ from graphfreeze.savedmodel import (
     read_saved_model,
     read_trackable_graph,
     recompute_keys,
+    refresh_checkpoint_values,
     slot_key,
     slot_variables,
     trackable_graph_tensor,
@@ -148,7 +149,7 @@ def test_appending():
     assert children(graph, 0) == {"a": 1, "graphfreeze": 2}
     assert node_at(graph, ("graphfreeze", "w")) == 1
     assert node_at(graph, ("graphfreeze", "x")) is None
-    with pytest.raises(ValueError, match="node 0 has a child 'a' already"):
+    with pytest.raises(InternalError, match="node 0 has a child 'a' already"):
         append_node(graph, 0, "a")
 
 
@@ -196,6 +197,12 @@ def test_real_models_have_the_keys_that_we_compute(real_model):
     assert recompute_keys(graph) == {}
 
 
+def test_values_mark_all_that_lead_to_them():
+    graph = trackable_of({0: {"a": 1, "b": 2}, 1: {"v": 3, "up": 0}, 2: {"w": 4}}, n3="k")
+    refresh_checkpoint_values(graph)
+    assert [node.has_checkpoint_values.value for node in graph.nodes] == [True, True, False, True, False]
+
+
 @pytest.mark.tf
 def test_keys_as_tensorflow_computes_them(tmp_path):
     import tensorflow as tf
@@ -227,7 +234,9 @@ def test_keys_as_tensorflow_computes_them(tmp_path):
     for node in graph.nodes:
         for attribute in node.attributes:
             attribute.checkpoint_key = "wrong/.ATTRIBUTES/" + attribute.checkpoint_key.partition("/.ATTRIBUTES/")[2]
+        node.ClearField("has_checkpoint_values")
     recompute_keys(graph)
+    refresh_checkpoint_values(graph)
     assert graph == expected
     saved = model.proto.meta_graphs[0].object_graph_def
     keys = variable_keys(saved, graph)

@@ -1,10 +1,11 @@
 """Tables: round trips, TensorFlow's own files, and every kind of damage."""
 
+import contextlib
 import struct
 from pathlib import Path
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphfreeze.errors import InputOutputError
@@ -52,13 +53,11 @@ def with_data_block(body: bytes, kind: int = 0, handles: int = 1) -> bytes:
     return bytes(data) + footer + struct.pack("<Q", table._MAGIC)
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@settings(deadline=None, max_examples=50)
 @given(st.dictionaries(keys, st.binary(max_size=30), max_size=60), st.sampled_from([1, 64, 1 << 18]))
-def test_round_trip(tmp_path, content, block_size):
+def test_round_trip(content, block_size):
     entries = sorted(content.items())
-    path = tmp_path / "t.index"
-    path.write_bytes(build_table(entries, block_size))
-    assert read_table(path) == entries
+    assert list(table._Reader(Path("t"), build_table(entries, block_size)).entries()) == entries
 
 
 @pytest.mark.parametrize("order", [[b"b", b"a"], [b"a", b"a"]])
@@ -184,14 +183,10 @@ def test_keys_that_unpack_to_far_more_than_the_file(check, monkeypatch):
     )
 
 
-@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=200)
 @given(st.integers(0, 200), st.integers(1, 255), st.integers(0, 200))
-def test_any_damage_is_an_error_or_harmless(tmp_path, position, flip, cut):
+def test_any_damage_is_an_error_or_harmless(position, flip, cut):
     data = bytearray(build_table(ENTRIES, block_size=8))
     data[position % len(data)] ^= flip
-    path = tmp_path / "t.index"
-    path.write_bytes(data[: len(data) - cut] if cut < len(data) else data)
-    try:
-        read_table(path)
-    except InputOutputError as error:
-        assert str(path) in str(error)  # noqa: PT017 - either outcome is right
+    with contextlib.suppress(InputOutputError):
+        list(table._Reader(Path("t"), bytes(data[: len(data) - cut] if cut < len(data) else data)).entries())
