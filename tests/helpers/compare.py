@@ -46,8 +46,13 @@ def assert_within_eps(actual: Any, expected: Any, label: str = "tensor", factor:
         return
     wide = np.complex128 if np.iscomplexobj(a) else np.float64
     worst = float(np.max(np.abs(a.astype(wide) - e.astype(wide))))
-    bound = factor * float(ml_dtypes.finfo(a.real.dtype).eps) * float(np.max(np.abs(e.astype(wide))))
+    bound = factor * _eps(a) * float(np.max(np.abs(e.astype(wide))))
     assert worst <= bound, f"{label}: off by {worst:.3g}, allowed {bound:.3g}"
+
+
+def _eps(a: Array) -> float:
+    info: Any = ml_dtypes.finfo  # also knows bfloat16
+    return float(info(a.real.dtype).eps)
 
 
 def _bit_difference(actual: Array, expected: Array) -> str:

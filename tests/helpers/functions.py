@@ -17,7 +17,7 @@ WORDS = (b"the", b"cat", b"zebra", b"")
 UNKNOWN_DIMENSION = 2
 
 
-class NoInputs(Exception):
+class NoInputsError(Exception):
     """This function takes something that cannot be made from its spec."""
 
 
@@ -69,7 +69,7 @@ def call(function: Any, seed: int = 0) -> dict[str, Array] | Failure:
     try:
         args, kwargs = inputs_for(function, seed)
         outputs = function(*args, **kwargs)
-    except NoInputs as error:
+    except NoInputsError as error:
         return Failure(f"not called: {error}")
     except (tf.errors.OpError, TypeError, ValueError, AttributeError) as error:
         return Failure(type(error).__name__)
@@ -95,7 +95,7 @@ def _make(leaf: Any, generator: np.random.Generator) -> Any:
     if isinstance(leaf, tf.TensorSpec):
         return _tensor(_sizes(leaf.shape), leaf.dtype, generator)
     if isinstance(leaf, tf.TypeSpec):
-        raise NoInputs(f"argument of type {type(leaf).__name__}")
+        raise NoInputsError(f"argument of type {type(leaf).__name__}")
     return leaf
 
 
@@ -114,7 +114,7 @@ def _tensor(sizes: list[int], dtype: tf.DType, generator: np.random.Generator) -
         return tf.cast(tf.constant(generator.integers(0, 3, sizes)), dtype)
     if dtype.is_floating or dtype.is_complex:
         return tf.cast(tf.constant(generator.standard_normal(sizes)), dtype)
-    raise NoInputs(f"argument of dtype {dtype.name}")
+    raise NoInputsError(f"argument of dtype {dtype.name}")
 
 
 def _flatten(path: str, outputs: Any) -> Iterator[tuple[str, Array]]:

@@ -1,4 +1,4 @@
-"""How each fixture is called and trained: seeded inputs, the functions to train through, and a loss that misses nothing.
+"""How each fixture is called and trained: seeded inputs, functions to train through, a loss that misses nothing.
 
 The loss sums weighted squared distances over every float output, in float64, so each trainable element that an
 input touches has a gradient; `untouched` proves it for the unfrozen model.
@@ -13,7 +13,7 @@ import numpy.typing as npt
 import tensorflow as tf
 
 from tests.helpers.training import Batch, Mode, Training, make_gradients
-from tests.helpers.variables import Array, trainable_of, walk
+from tests.helpers.variables import Array, trainable_of
 
 Lack = Collection[int]
 """Ids that no batch may contain (for optimizers that must leave their rows alone)."""

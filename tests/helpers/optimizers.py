@@ -64,3 +64,12 @@ OPTIMIZERS: dict[str, Callable[[], Optimizer]] = {
     "ftrl": _keras("Ftrl", learning_rate=0.05, l2_regularization_strength=0.01),
     "sparse_momentum": SparseMomentum,
 }
+
+UNSUPPORTED_DTYPES: dict[str, frozenset[str]] = {
+    "adam": frozenset({"complex128"}),
+    "adamw": frozenset({"complex128"}),
+    "adam_ema": frozenset({"complex128"}),
+    "adam_clipnorm": frozenset({"complex64", "complex128"}),
+    "ftrl": frozenset({"complex64", "complex128"}),
+}
+"""Keras raises for these, whoever the variable belongs to."""

@@ -1,8 +1,8 @@
 """The oracle: trains an ORIGINAL model with chosen elements as constants, in plain TensorFlow and numpy.
 
-It never builds a frozen graph. Trainable elements live in variables of the oracle's own; before each step the original
-variable is assigned its effective value, the original's gradient is taken, cut down to the trainable elements and given to
-the optimizer together with the oracle's variables only. So a frozen element is a constant by construction, and global-norm
+It never builds a frozen graph. Trainable elements live in variables of the oracle's own; before each step the
+original variable is assigned its effective value, the original's gradient is taken, cut down to the trainable elements
+and given to the optimizer together with the oracle's variables only. So a frozen element is a constant by construction, and global-norm
 clipping, weight decay and averages see live elements only. It imports nothing of graphfreeze.
 """
 
@@ -27,7 +27,7 @@ class Frozen:
     mask: npt.NDArray[np.bool_]
     """True = frozen; the variable's shape."""
     storage: Storage
-    """split: the trainable elements form a box of their own shape. mask: full shape, gradient zero where frozen. stop: all frozen."""
+    """split: a tensor of the trainable elements' own shape. mask: full shape, zero gradient where frozen. stop: none."""
 
 
 class Part(Protocol):
@@ -76,7 +76,7 @@ class SplitPart:
         rows, *rest = self.axes
         ids = gradient.indices.numpy()
         keep = np.isin(ids, rows)
-        values = gradient.values.numpy()[keep][np.ix_(range(int(keep.sum())), *rest)]
+        values = gradient.values.numpy()[keep][np.ix_(np.arange(int(keep.sum())), *rest)]
         return _slices(gradient, values, np.searchsorted(rows, ids[keep]), self.trainable)
 
 
@@ -99,8 +99,8 @@ class MaskPart:
             value = gradient.numpy()
             return tf.constant(np.where(self.mask, np.zeros_like(value), value), dtype=self.original.dtype)
         ids = gradient.indices.numpy()
-        frozen_rows = self.mask.reshape(self.mask.shape[0], -1).all(axis=1)
-        keep = ~frozen_rows[ids]
+        live_rows = (~self.mask).reshape(self.mask.shape[0], -1).any(axis=1)
+        keep = np.asarray(live_rows)[ids]
         values = gradient.values.numpy()[keep]
         values = np.where(self.mask[ids[keep]], np.zeros_like(values), values)
         return _slices(gradient, values, ids[keep], self.trainable)
@@ -110,6 +110,7 @@ class Oracle:
     """An original model in training with some elements constant. `frozen` is keyed by path or name."""
 
     def __init__(self, loaded: Any, frozen: Mapping[str, Frozen], training: Training, mode: Mode = "eager") -> None:
+        self.loaded = loaded
         rules = {id(find_variable(loaded, key)): rule for key, rule in frozen.items()}
         self._parts: dict[str, Part] = {
             path: _part(variable, rules.get(id(variable)))
@@ -163,8 +164,9 @@ def box_of(elements: npt.NDArray[np.bool_]) -> tuple[npt.NDArray[np.intp], ...]:
 def _part(variable: tf.Variable, rule: Frozen | None) -> Part:
     if rule is None:
         return WholePart(variable)
-    if rule.mask.shape != tuple(variable.shape):
-        raise ValueError(f"mask of shape {rule.mask.shape} for variable '{variable.name}' of shape {variable.shape}")
+    shape = variable.numpy().shape
+    if rule.mask.shape != shape:
+        raise ValueError(f"mask of shape {rule.mask.shape} for variable '{variable.name}' of shape {shape}")
     return SplitPart(variable, rule.mask) if rule.storage == "split" else MaskPart(variable, rule.mask)
 
 

@@ -1,0 +1,165 @@
+"""The promises as checks on a rewritten model: same forward, poison, same gradient.
+
+Each check loads both models afresh, because TensorFlow gives a reloaded loop its gradient in one mode only (design.md,
+fact 6). The storage of a rewritten model is set through its plan: dead elements become NaN, trainable ones random.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from graphfreeze.planning.plan import Atom, Plan, Storage, VariablePlan
+from tests.helpers.compare import assert_bits_equal
+from tests.helpers.functions import outputs_of
+from tests.helpers.training import Mode, Training, make_gradients
+from tests.helpers.variables import Array, variables_by_path
+
+
+@dataclass(frozen=True, slots=True)
+class Parts:
+    """One frozen variable of a loaded rewritten model: the original object and its new ones by atom."""
+
+    plan: VariablePlan
+    base: Any
+    new: tuple[tuple[Atom, Any], ...]
+
+
+def parts_of(loaded: Any, plan: Plan) -> Iterator[Parts]:
+    """Every variable with atoms."""
+    by_path = variables_by_path(loaded)
+    held = getattr(getattr(loaded, "graphfreeze", None), "variables", ())
+    by_name = {v.name.removesuffix(":0"): v for v in held}
+    for variable in plan.meta_graphs[0].variables:
+        if variable.strategy is None or not variable.atoms:
+            continue
+        base = by_path.get(variable.path)
+        if base is None:
+            base = next(v for p, v in by_path.items() if v.name.removesuffix(":0") == variable.name and "graphfreeze" not in p)
+        yield Parts(variable, base, tuple((a, by_name[a.name]) for a in variable.atoms if a.name))
+
+
+def effective(parts: Parts) -> Array:
+    """The effective value, put together by numpy."""
+    value = parts.base.numpy()
+    for atom, variable in parts.new:
+        value = atom.region.put(value, variable.numpy())
+    return value
+
+
+def poison(parts: Parts, generator: np.random.Generator) -> None:
+    """NaN into every element that nothing may read, fresh random numbers into what trains."""
+    dtype = parts.base.dtype.as_numpy_dtype
+    value = parts.base.numpy()
+    for atom in parts.plan.atoms:
+        if atom.storage is Storage.BASE and atom.trainable:
+            value = atom.region.put(value, _random(atom.region.take(value).shape, dtype, generator))
+    for atom, variable in parts.new:
+        value = atom.region.put(value, np.full(atom.region.storage_shape, np.nan, dtype))
+        if atom.trainable:
+            variable.assign(_random(variable.shape.as_list(), dtype, generator))
+    parts.base.assign(value)
+
+
+def _random(shape: Any, dtype: Any, generator: np.random.Generator) -> Array:
+    values = generator.normal(size=tuple(shape))
+    if np.dtype(dtype).kind == "c":
+        values = values + 1j * generator.normal(size=tuple(shape))
+    return values.astype(dtype)
+
+
+def check_forward(original: Path, rewritten: Path, skip: frozenset[str] = frozenset()) -> None:
+    """G1: every function and signature, bit for bit."""
+    assert_same_outputs(
+        outputs_of(tf.saved_model.load(str(rewritten)), skip=skip),
+        outputs_of(tf.saved_model.load(str(original)), skip=skip),
+    )
+
+
+def check_poison(original: Path, rewritten: Path, plan: Plan, skip: frozenset[str] = frozenset(), seed: int = 7) -> None:
+    """The rewritten model with poisoned storage equals the original at the effective value."""
+    plain, held = tf.saved_model.load(str(original)), tf.saved_model.load(str(rewritten))
+    generator = np.random.default_rng(seed)
+    by_path = variables_by_path(plain)
+    for parts in parts_of(held, plan):
+        poison(parts, generator)
+        assert not np.isnan(effective(parts).astype(np.complex128)).any()
+        by_path[parts.plan.path].assign(effective(parts))
+    assert_same_outputs(outputs_of(held, skip=skip), outputs_of(plain, skip=skip))
+
+
+def assert_same_outputs(actual: dict[str, Any], expected: dict[str, Any]) -> None:
+    assert set(actual) == set(expected), (sorted(actual), sorted(expected))
+    for name, outputs in expected.items():
+        if not isinstance(outputs, dict):
+            assert actual[name] == outputs, (name, actual[name], outputs)
+            continue
+        assert isinstance(actual[name], dict), (name, actual[name])
+        for key, value in outputs.items():
+            assert_bits_equal(actual[name][key], value, f"{name}{key}")
+
+
+def check_gradients(original: Path, rewritten: Path, plan: Plan, training: Training, mode: Mode, step: int = 0) -> int:
+    """G2: nothing at frozen elements, the original's bits elsewhere, sparse where it was sparse.
+
+    Returns how many frozen elements have a non-zero gradient in the original (a check with none proves nothing).
+    """
+    plain, held = tf.saved_model.load(str(original)), tf.saved_model.load(str(rewritten))
+    touched = list(parts_of(held, plan))
+    by_path = variables_by_path(plain)
+    expected = make_gradients(training, plain, [by_path[p.plan.path] for p in touched], mode)(step)
+    wanted = [v for p in touched for v in (p.base, *(v for _, v in p.new))]
+    found = iter(make_gradients(training, held, wanted, mode)(step))
+    moved = 0
+    for parts, gradient in zip(touched, expected, strict=True):
+        base = next(found)
+        new = [(atom, next(found)) for atom, _ in parts.new]
+        moved += _check_one(parts, gradient, base, new)
+    return moved
+
+
+def _check_one(parts: Parts, gradient: Any, base: Any, new: list[tuple[Atom, Any]]) -> int:
+    label = parts.plan.name
+    shape = parts.base.shape.as_list()
+    dense = _dense(gradient, shape, parts.base)
+    moved = 0
+    for atom in parts.plan.atoms:
+        expected = atom.region.take(dense)
+        if not atom.trainable:
+            moved += int(np.count_nonzero(expected))
+        if atom.storage is Storage.BASE:
+            actual = atom.region.take(_dense(base, shape, parts.base))
+            assert_bits_equal(actual, expected if atom.trainable else np.zeros_like(expected), f"{label} base")
+            if isinstance(gradient, tf.IndexedSlices) and atom.trainable:
+                _check_sparse(atom, gradient, base, label)
+            continue
+        found = next(g for a, g in new if a is atom)
+        if not atom.trainable:
+            assert found is None, f"{label}: the frozen copy has a gradient"
+            continue
+        assert_bits_equal(_dense(found, list(atom.region.storage_shape), parts.base), expected, f"{label} part")
+        if isinstance(gradient, tf.IndexedSlices):
+            assert isinstance(found, tf.IndexedSlices), f"{label}: a sparse gradient turned dense"
+    return moved
+
+
+def _check_sparse(atom: Atom, gradient: Any, base: Any, label: str) -> None:
+    assert isinstance(base, tf.IndexedSlices), f"{label}: a sparse gradient turned dense"
+    live = set(np.flatnonzero(atom.region.to_mask().reshape(atom.region.shape[0], -1).any(axis=1)).tolist())
+    looked_up = set(gradient.indices.numpy().tolist())
+    assert set(base.indices.numpy().tolist()) == looked_up & live, f"{label}: rows in the sparse gradient"
+
+
+def _dense(gradient: Any, shape: list[int], like: Any) -> Array:
+    if gradient is None:
+        return np.zeros(shape, like.dtype.as_numpy_dtype)
+    if isinstance(gradient, tf.IndexedSlices):
+        # In order of occurrence, as TensorFlow adds them.
+        total = tf.math.unsorted_segment_sum(gradient.values, gradient.indices, shape[0])
+        return np.asarray(total.numpy()).reshape(shape)
+    return np.asarray(gradient.numpy())
