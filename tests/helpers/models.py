@@ -1,7 +1,7 @@
 """How each fixture is called and trained: seeded inputs, functions to train through, a loss that misses nothing.
 
 The loss sums weighted squared distances over every float output, in float64, so each trainable element that an
-input touches has a gradient; `untouched` proves it for the unfrozen model.
+input touches has a gradient; `assert_depends` proves it for the unfrozen model.
 """
 
 from collections.abc import Callable, Collection, Mapping

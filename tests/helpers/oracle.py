@@ -2,8 +2,8 @@
 
 It never builds a frozen graph. Trainable elements live in variables of the oracle's own; before each step the
 original variable is assigned its effective value, the original's gradient is taken, cut down to the trainable elements
-and given to the optimizer together with the oracle's variables only. So a frozen element is a constant by construction, and global-norm
-clipping, weight decay and averages see live elements only. It imports nothing of graphfreeze.
+and given to the optimizer together with the oracle's variables only. So a frozen element is a constant by construction,
+and global-norm clipping, weight decay and averages see live elements only. It imports nothing of graphfreeze.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ class Frozen:
     mask: npt.NDArray[np.bool_]
     """True = frozen; the variable's shape."""
     storage: Storage
-    """split: a tensor of the trainable elements' own shape. mask: full shape, zero gradient where frozen. stop: none."""
+    """split: a tensor of the trainable elements' own shape. mask: full shape, zero gradient where frozen. stop: none"""
 
 
 class Part(Protocol):
