@@ -19,7 +19,7 @@ from graphfreeze.graph.access import ReadAccess, read_access
 from graphfreeze.graph.ops import CALLS, READS, Access, CallOp, Use, use_of
 from graphfreeze.graph.scope import MAIN, Scope
 from graphfreeze.graph.variables import Variable, find_variables, is_float, is_tf2
-from graphfreeze.savedmodel import SavedModel
+from graphfreeze.savedmodel import Draft
 from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef, NodeDef
 
 
@@ -138,15 +138,15 @@ class Trace:
         return "statistic" if any(True for _ in self.writes(variable.index)) else "state"
 
 
-def trace_meta_graph(model: SavedModel, meta: MetaGraphDef) -> Trace:
+def trace_meta_graph(draft: Draft, meta: MetaGraphDef) -> Trace:
     """Traces every variable of one meta graph."""
-    return _Tracer(model, meta).run()
+    return _Tracer(draft, meta).run()
 
 
 class _Tracer:
-    def __init__(self, model: SavedModel, meta: MetaGraphDef) -> None:
+    def __init__(self, draft: Draft, meta: MetaGraphDef) -> None:
         self.meta = meta
-        self.variables = find_variables(model, meta)
+        self.variables = find_variables(draft, meta)
         self.functions: dict[str, FunctionDef] = {f.signature.name: f for f in meta.graph_def.library.function}
         self.scopes: dict[str, Scope] = {}
         self.bodies: dict[Key, Body] = {}

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from graphfreeze.graph.scope import Scope
-from graphfreeze.savedmodel import DTYPE_NAMES, SavedModel, object_paths, read_trackable_graph, slot_variables, variable_keys
+from graphfreeze.savedmodel import DTYPE_NAMES, Draft, object_paths, slot_variables, variable_keys
 from graphfreeze.savedmodel.protos import MetaGraphDef, VariableDef
 
 _COPIES = "_all_variables/"
@@ -61,14 +61,14 @@ def is_tf2(meta: MetaGraphDef) -> bool:
     return len(meta.object_graph_def.nodes) > 0
 
 
-def find_variables(model: SavedModel, meta: MetaGraphDef) -> tuple[Variable, ...]:
+def find_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
     """All variables: in the order of the object graph, then those that only the main graph knows."""
-    return _object_variables(model, meta) if is_tf2(meta) else _graph_variables(model, meta)
+    return _object_variables(draft, meta) if is_tf2(meta) else _graph_variables(draft, meta)
 
 
-def _object_variables(model: SavedModel, meta: MetaGraphDef) -> tuple[Variable, ...]:
+def _object_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
     graph = meta.object_graph_def
-    bundle_graph = read_trackable_graph(model.bundle)
+    bundle_graph = draft.bundle_graph
     keys = {} if bundle_graph is None else variable_keys(graph, bundle_graph)
     paths = object_paths(graph)
     handles = _handles_by_node(meta, keys)
@@ -86,7 +86,7 @@ def _object_variables(model: SavedModel, meta: MetaGraphDef) -> tuple[Variable, 
                 path=paths.get(node_id, f"#{node_id}"),
                 key=key,
                 dtype=DTYPE_NAMES[proto.dtype],
-                shape=static_shape(proto.shape) or _stored_shape(model, key, proto.shape),
+                shape=static_shape(proto.shape) or _stored_shape(draft, key, proto.shape),
                 trainable=proto.trainable,
                 node_id=node_id,
                 handles=handles.get(node_id, ()),
@@ -116,11 +116,11 @@ def _fold_copies(graph: Any, found: list[Variable]) -> tuple[Variable, ...]:
     return tuple(replace(v, index=i) for i, v in enumerate(joined))
 
 
-def _stored_shape(model: SavedModel, key: str | None, proto: Any) -> tuple[int, ...] | None:
+def _stored_shape(draft: Draft, key: str | None, proto: Any) -> tuple[int, ...] | None:
     static = static_shape(proto)
-    if static is not None or model.bundle is None or key not in model.bundle.entries:
+    if static is not None or key is None or key not in draft.keys():
         return static
-    return model.bundle.shape(key)
+    return draft.shape(key)
 
 
 def _state_nodes(graph: Any) -> set[int]:
@@ -237,24 +237,25 @@ def _handles_by_signature(meta: MetaGraphDef, scope: Scope) -> dict[int, str]:
     return found
 
 
-def _graph_variables(model: SavedModel, meta: MetaGraphDef) -> tuple[Variable, ...]:
+def _graph_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
     """The variables of a TF1 graph: its variable ops, with the flags of the collections."""
     trainable = {d.variable_name.removesuffix(":0") for d in _variable_defs(meta, "trainable_variables")}
     found: dict[str, Variable] = {}
+    stored = draft.keys()
     for node in meta.graph_def.node:
         if node.op not in (*_REF_OPS, "VarHandleOp"):
             continue
         name = node.attr["shared_name"].s.decode() or node.name
         if name in found:
             continue
-        key = name if model.bundle is not None and name in model.bundle.entries else None
+        key = name if name in stored else None
         found[name] = Variable(
             index=len(found),
             name=name,
             path=name,
             key=key,
             dtype=DTYPE_NAMES[node.attr["dtype"].type],
-            shape=_stored_shape(model, key, node.attr["shape"].shape),
+            shape=_stored_shape(draft, key, node.attr["shape"].shape),
             trainable=node.name in trainable or name in trainable,
             node_id=None,
             handles=(node.name,),

@@ -14,7 +14,7 @@ KEPT = "assets.extra/graphfreeze/keras_metadata.pb"
 
 def set_keras_metadata_aside(work: Work) -> None:
     """Moves the file within the model."""
-    source = work.model.directory / METADATA
+    source = work.draft.model.directory / METADATA
     if source.is_file():
-        work.omit.append(METADATA)
-        work.extra_files[KEPT] = source.read_bytes()
+        work.draft.omit.add(METADATA)
+        work.draft.extra_files[KEPT] = source.read_bytes()

@@ -28,7 +28,7 @@ def extend_saver(work: Work) -> None:
     for call, extend in ((restore, _extend_restore), (save, _extend_save)):
         if call is None or "f" not in call.attr:
             raise UnsupportedModelError(
-                f"The saver of the model at '{work.model.directory}' is not a function call "
+                f"The saver of the model at '{work.draft.model.directory}' is not a function call "
                 f"('{work.meta.saver_def.restore_op_name}'), so loaders without objects could not restore the frozen "
                 "copies. Save the model again with this TensorFlow's tf.saved_model.save."
             )

@@ -9,7 +9,7 @@ from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.trace import Trace
 from graphfreeze.lowering.merge import Merge, NewVariable
 from graphfreeze.planning.plan import MetaGraphPlan
-from graphfreeze.savedmodel import Put, SavedModel
+from graphfreeze.savedmodel import Draft
 from graphfreeze.savedmodel.protos import MetaGraphDef, TrackableObjectGraph
 
 StorageKey = tuple[int, str]
@@ -36,25 +36,26 @@ class Moved:
 
 @dataclass(slots=True)
 class Work:
-    """One meta graph in work. Passes change ``meta``, ``bundle_graph`` and ``put``; the rest says what to do."""
+    """One meta graph in work. Passes change ``meta`` and ``draft``; the rest says what to do."""
 
-    model: SavedModel
+    draft: Draft
     meta: MetaGraphDef
     trace: Trace
     plan: MetaGraphPlan
     merges: dict[int, Merge]
-    bundle_graph: TrackableObjectGraph | None
     source: str
     """Digest of the model that is rewritten."""
     spec: Mapping[str, object] = field(default_factory=dict)
-    put: dict[str, Put] = field(default_factory=dict)
     stored: dict[StorageKey, Stored] = field(default_factory=dict)
     moved: dict[str, Moved] = field(default_factory=dict)
     """Function of the source -> what became of it."""
     lists: list[dict[str, object]] = field(default_factory=list)
     """Entries of root lists that were changed, for ``finalize``."""
-    omit: list[str] = field(default_factory=list)
-    extra_files: dict[str, bytes] = field(default_factory=dict)
+
+    @property
+    def bundle_graph(self) -> TrackableObjectGraph | None:
+        """The checkpoint's object graph."""
+        return self.draft.bundle_graph
 
     def names(self) -> FreshNames:
         """Giver of names for the main graph."""

@@ -27,9 +27,9 @@ def add_variables(work: Work) -> None:
     if not needed:
         return
     graph, bundle_graph = work.meta.object_graph_def, work.bundle_graph
-    if bundle_graph is None or work.model.bundle is None:
+    if bundle_graph is None or work.draft.model.bundle is None:
         raise UnsupportedModelError(
-            f"The model at '{work.model.directory}' has no object-based checkpoint, so a frozen copy cannot be stored. "
+            f"The model at '{work.draft.model.directory}' has no object-based checkpoint, so a frozen copy cannot be stored. "
             "Freeze whole variables with --strategy stop, or save the model with its variables."
         )
     holder = _holder(graph)
@@ -44,7 +44,7 @@ def add_variables(work: Work) -> None:
         add_variable_value(in_bundle, key, new.name)
         handle = names.fresh(new.name)
         _add_handle(work, handle, new)
-        work.put[key] = _value(work, index, new)
+        work.draft.put[key] = _value(work, index, new)
         work.stored[index, new.role] = Stored(new, node_id, handle, key)
 
 
@@ -90,6 +90,6 @@ def _value(work: Work, index: int, new: NewVariable) -> NDArray[np.generic]:
     if new.value is not None:
         return np.ascontiguousarray(new.value)
     variable = work.trace.variables[index]
-    if work.model.bundle is None or variable.key is None or new.region is None:
+    if variable.key is None or new.region is None:
         raise InternalError(f"no stored value for '{variable.name}'")
-    return np.ascontiguousarray(new.region.take(work.model.bundle.read_tensor(variable.key)))
+    return np.ascontiguousarray(new.region.take(work.draft.tensor(variable.key)))

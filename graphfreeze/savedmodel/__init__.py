@@ -13,6 +13,7 @@ from graphfreeze.savedmodel.bundle_write import (
 )
 from graphfreeze.savedmodel.container import SavedModel, digest, read_saved_model
 from graphfreeze.savedmodel.container_write import check_target, write_saved_model
+from graphfreeze.savedmodel.draft import Draft, open_draft
 from graphfreeze.savedmodel.dtypes import (
     DT_RESOURCE,
     DT_STRING,
@@ -62,6 +63,7 @@ __all__ = [
     "VARIABLE_VALUE",
     "Array",
     "Bundle",
+    "Draft",
     "NodePath",
     "Progress",
     "Put",
@@ -88,6 +90,7 @@ __all__ = [
     "node_paths",
     "numpy_dtype",
     "object_paths",
+    "open_draft",
     "read_bundle",
     "read_saved_model",
     "read_trackable_graph",

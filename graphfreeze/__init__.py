@@ -1,0 +1,77 @@
+"""graphfreeze: hold variables, slices and single elements of a TensorFlow SavedModel while its training goes on.
+
+Everything public is listed in ``__all__`` and imported at first use, so that ``import graphfreeze`` costs nothing.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from graphfreeze.api import finalize, inspect, plan, rewrite
+    from graphfreeze.errors import (
+        GraphfreezeError,
+        InputOutputError,
+        InternalError,
+        NoMatchError,
+        NothingToTrainError,
+        SelectorSyntaxError,
+        UnsupportedModelError,
+        UsageError,
+        VerificationError,
+    )
+    from graphfreeze.passes.finalize import Finalized
+    from graphfreeze.planning.plan import Plan
+    from graphfreeze.runtime.loaded import trainable_variables, value
+
+__version__ = "0.1.0"
+
+_HOMES = {
+    "graphfreeze.api": ("finalize", "inspect", "plan", "rewrite"),
+    "graphfreeze.errors": (
+        "GraphfreezeError",
+        "InputOutputError",
+        "InternalError",
+        "NoMatchError",
+        "NothingToTrainError",
+        "SelectorSyntaxError",
+        "UnsupportedModelError",
+        "UsageError",
+        "VerificationError",
+    ),
+    "graphfreeze.passes.finalize": ("Finalized",),
+    "graphfreeze.planning.plan": ("Plan",),
+    "graphfreeze.runtime.loaded": ("trainable_variables", "value"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "Finalized",
+    "GraphfreezeError",
+    "InputOutputError",
+    "InternalError",
+    "NoMatchError",
+    "NothingToTrainError",
+    "Plan",
+    "SelectorSyntaxError",
+    "UnsupportedModelError",
+    "UsageError",
+    "VerificationError",
+    "finalize",
+    "inspect",
+    "plan",
+    "rewrite",
+    "trainable_variables",
+    "value",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'graphfreeze' has no attribute '{name}'")
+    return getattr(importlib.import_module(_HOME_OF[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

@@ -1,0 +1,173 @@
+"""The architecture, read from top to bottom: what each command does, one call per step.
+
+``inspect``, ``plan``, ``rewrite`` and ``finalize`` work on protobufs and bytes; no op of a model runs, and TensorFlow is
+not started. All return plain values.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+from os import PathLike
+from pathlib import Path
+from typing import Unpack
+
+from graphfreeze.errors import InputOutputError, UsageError
+from graphfreeze.passes.execute import execute_plan
+from graphfreeze.passes.finalize import Finalized, finalize_draft, frozen_regions, is_rewritten
+from graphfreeze.planning import Plan, Task, plan_model
+from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
+from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
+
+PathIn = str | PathLike[str]
+Progress = Callable[[int, int], None]
+
+
+def inspect(model: PathIn, *, tags: Iterable[str] | None = None) -> Plan:
+    """What a SavedModel holds: meta graphs, signatures, variables and all their uses.
+
+    Raises:
+        InputOutputError: no SavedModel is there, or it is damaged.
+        UsageError: no meta graph has these tags.
+    """
+    return plan_model(open_draft(Path(model)), plan_task("inspect", tags=tags))
+
+
+def plan(
+    model: PathIn, *, freeze: Selectors = (), train: Selectors = (), add: bool = False, **options: Unpack[PlanOptions]
+) -> Plan:
+    """What ``rewrite`` would do with the same arguments, with reasons; nothing is written.
+
+    Args:
+        model: Directory of a SavedModel.
+        freeze: Selectors of what to hold, e.g. ``"emb[:50000]"``, ``"encoder/**"``.
+        train: Selectors of what to train all the same; the last rule that covers an element decides.
+        add: Extend the freeze that the model already carries instead of replacing it.
+        **options: See ``PlanOptions``.
+
+    Raises:
+        UsageError: the selectors, the spec or the options make no sense for this model.
+        NoMatchError: a selector covers nothing.
+        UnsupportedModelError: a selected variable is used in a way that cannot be followed or held.
+        NothingToTrainError: nothing is left to train.
+        InputOutputError: a file is missing or damaged.
+    """
+    draft = open_draft(Path(model))
+    return _plan("plan", draft, freeze, train, add, options)
+
+
+def rewrite(
+    model: PathIn,
+    out: PathIn,
+    *,
+    freeze: Selectors = (),
+    train: Selectors = (),
+    add: bool = False,
+    plan: Plan | PathIn | None = None,
+    weights: Weights = "copy",
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Unpack[PlanOptions],
+) -> Plan:
+    """Writes to ``out`` the model with the frozen part held, ready for continued training anywhere.
+
+    Args:
+        model: Directory of a SavedModel; it is never changed.
+        out: Directory to write.
+        freeze: As for ``plan``.
+        train: As for ``plan``.
+        add: As for ``plan``.
+        plan: A plan made before (a value or a JSON file), to execute exactly; takes the place of all rules and options.
+        weights: ``copy``, or ``link`` for hard links to the source's weights, which both become read-only.
+        overwrite: Replace a SavedModel at ``out``.
+        progress: Called with bytes written and bytes to write.
+        **options: See ``PlanOptions``.
+
+    Returns:
+        The plan that was executed.
+
+    Raises:
+        UsageError, NoMatchError, UnsupportedModelError, NothingToTrainError, InputOutputError: as for ``plan``.
+    """
+    draft = open_draft(Path(model))
+    check_target(draft.model, Path(out), overwrite=overwrite)
+    if plan is None:
+        made = _plan("rewrite", draft, freeze, train, add, options)
+    else:
+        made = replace(_given_plan(plan, freeze, train, options), command="rewrite")
+        _take_off(draft)
+    execute_plan(draft, made)
+    draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
+    return made
+
+
+def finalize(
+    model: PathIn,
+    out: PathIn,
+    *,
+    unfreeze: Selectors = (),
+    overwrite: bool = False,
+    weights: Weights = "copy",
+    progress: Progress | None = None,
+) -> Finalized:
+    """Writes to ``out`` the plain model: no node, capture or variable of ours is left, values are the effective ones.
+
+    Args:
+        model: A rewritten model, trained and saved again or not.
+        out: Directory to write.
+        unfreeze: Globs of variables whose freeze is lifted while the others keep theirs; empty lifts all.
+        overwrite: Replace a SavedModel at ``out``.
+        weights: As for ``rewrite``; ``link`` only where no tensor has to move.
+        progress: Called with bytes written and bytes to write.
+
+    Raises:
+        UsageError: the model carries no freeze.
+        NoMatchError: ``unfreeze`` matches no frozen variable.
+        UnsupportedModelError: a newer version wrote the marks, or they are damaged.
+        InputOutputError: as for ``rewrite``.
+    """
+    draft = open_draft(Path(model))
+    check_target(draft.model, Path(out), overwrite=overwrite)
+    if not is_rewritten(draft):
+        raise UsageError(
+            f"'{model}' carries no freeze: graphfreeze finds none of its marks there. Give a model that graphfreeze "
+            "rewrote, or one that was trained and saved from it"
+        )
+    result = finalize_draft(draft, unfreeze=[unfreeze] if isinstance(unfreeze, str) else unfreeze)
+    draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
+    return replace(result, out=str(out))
+
+
+def _plan(
+    command: str, draft: Draft, freeze: Selectors, train: Selectors, add: bool, options: PlanOptions
+) -> Plan:
+    """Plans on the plain model: a freeze that the model carries is taken off first (a second rewrite replaces it)."""
+    held = _take_off(draft)
+    task = plan_task(command, freeze, train, held=held if add else {}, **options)
+    return plan_model(draft, task)
+
+
+def _take_off(draft: Draft) -> dict[str, object]:
+    if not is_rewritten(draft):
+        return {}
+    held = frozen_regions(draft)
+    finalize_draft(draft)
+    return held
+
+
+def _given_plan(plan: Plan | PathIn, freeze: Selectors, train: Selectors, options: PlanOptions) -> Plan:
+    if freeze or train or any(options.values()):
+        raise UsageError("A plan already says everything: give either plan, or selectors and options, not both")
+    if isinstance(plan, Plan):
+        return plan
+    try:
+        return Plan.from_dict(json.loads(Path(plan).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputOutputError(f"Cannot read the plan '{plan}': {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"'{plan}' is not JSON ({error}). Make a plan with: graphfreeze plan MODEL ... --json > plan.json"
+        ) from error
+
+

@@ -1,0 +1,57 @@
+"""Executes a plan on a draft: exactly what it says, nothing decided anew."""
+
+from __future__ import annotations
+
+from graphfreeze.errors import UnsupportedModelError, UsageError
+from graphfreeze.graph.ops import Access
+from graphfreeze.graph.trace import Trace, trace_meta_graph
+from graphfreeze.graph.variables import is_float
+from graphfreeze.lowering.merge import build_merge
+from graphfreeze.passes import run_pipeline
+from graphfreeze.passes.state import Work
+from graphfreeze.planning.plan import Plan, VariablePlan
+from graphfreeze.savedmodel import Draft, digest
+
+
+def execute_plan(draft: Draft, plan: Plan) -> None:
+    """Rewrites the draft's meta graphs as planned.
+
+    Raises:
+        UsageError: the plan was made for another model.
+        UnsupportedModelError: the plan shows a write that nothing guards.
+    """
+    if digest(draft.model) != plan.digest:
+        raise UsageError(
+            f"The plan was made for another model: its source '{plan.model}' has digest {plan.digest[:12]}, "
+            f"'{draft.model.directory}' has {digest(draft.model)[:12]}. Plan again with: graphfreeze plan MODEL ..."
+        )
+    by_tags = {tuple(m.meta_info_def.tags): m for m in draft.model.proto.meta_graphs}
+    for planned in plan.meta_graphs:
+        if not planned.touched():
+            continue
+        for variable in planned.touched():
+            _refuse_writes(variable)
+        meta = by_tags[planned.tags]
+        trace = trace_meta_graph(draft, meta)
+        merges = {
+            index: build_merge(variable, _paths(trace, index))
+            for index, variable in enumerate(planned.variables)
+            if variable.strategy is not None and is_float(variable.dtype)
+        }
+        run_pipeline(Work(draft, meta, trace, planned, merges, plan.digest, plan.spec))
+
+
+def _paths(trace: Trace, index: int) -> frozenset[Access]:
+    """The access paths of a variable; one that nothing reads is treated as read in full, to keep its geometry."""
+    return frozenset(r.access.path for _, r in trace.reads(index)) or frozenset({Access.FULL})
+
+
+def _refuse_writes(variable: VariablePlan) -> None:
+    if variable.strategy is None or not variable.writes:
+        return
+    write = variable.writes[0]
+    raise UnsupportedModelError(
+        f"Cannot freeze '{variable.name}': node '{write.node}' ({write.op}) in function '{write.function}' writes it "
+        "inside the graph, and a frozen value must not move. Leave the variable out; graphfreeze plan shows all writes"
+    )
+

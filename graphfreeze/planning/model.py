@@ -1,0 +1,78 @@
+"""The plan of a whole model: one meta graph after the other, those that the user named or all."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphfreeze.errors import UsageError
+from graphfreeze.graph.trace import Trace, trace_meta_graph
+from graphfreeze.planning.decide import Options, Source, plan_meta_graph
+from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
+from graphfreeze.savedmodel import Draft, digest
+from graphfreeze.selection import Region, Rule, Spec
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """What a plan is made for."""
+
+    command: str
+    rules: tuple[Rule, ...] = ()
+    options: Options = field(default_factory=Options)
+    tags: frozenset[str] | None = None
+    """Tags of the meta graph to plan; None plans all."""
+    held: Mapping[str, Region] = field(default_factory=dict)
+    """Regions that are frozen already, by object path; the rules extend them."""
+
+
+def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
+    """Plans every meta graph of the model that ``task`` names.
+
+    Raises:
+        UsageError: no meta graph has these tags, or one that is left out reads a variable that changes its storage.
+    """
+    planned: list[MetaGraphPlan] = []
+    found = list(warnings)
+    left_out: list[tuple[tuple[str, ...], Trace]] = []
+    for meta in draft.model.proto.meta_graphs:
+        tags = tuple(meta.meta_info_def.tags)
+        trace = trace_meta_graph(draft, meta)
+        if task.tags is not None and task.tags != set(tags):
+            left_out.append((tags, trace))
+            continue
+        held = {v.index: task.held[v.path] for v in trace.variables if v.path in task.held}
+        signatures = tuple(sorted(s for s in meta.signature_def if not s.startswith("__")))
+        source = Source(tags, signatures, trace, draft.keys(), draft.tensor, held)
+        result, notes = plan_meta_graph(source, task.rules, task.options)
+        planned.append(result)
+        found += notes
+    if not planned:
+        known = ", ".join(str(sorted(tags)) for tags, _ in left_out)
+        raise UsageError(
+            f"No meta graph has exactly the tags {sorted(task.tags or ())}. The model's meta graphs have: {known}"
+        )
+    _refuse_left_out(planned, left_out)
+    spec = Spec(task.rules, task.options.strategy, task.options.copy).to_dict()
+    return Plan(
+        command=task.command,
+        model=str(draft.model.directory),
+        digest=digest(draft.model),
+        meta_graphs=tuple(planned),
+        spec=spec,
+        warnings=tuple(dict.fromkeys(found)),
+    )
+
+
+def _refuse_left_out(planned: Sequence[MetaGraphPlan], left_out: Sequence[tuple[tuple[str, ...], Trace]]) -> None:
+    """A meta graph that still reads the old storage would compute with dead values."""
+    moved = {
+        v.key: v.name for m in planned for v in m.touched() if any(a.storage is not Storage.BASE for a in v.atoms)
+    }
+    for tags, trace in left_out:
+        for variable in trace.variables:
+            if variable.key in moved and any(True for _ in trace.reads(variable.index)):
+                raise UsageError(
+                    f"Meta graph {sorted(tags)} reads '{moved[variable.key]}' too, and --tags leaves it out: it would "
+                    "go on with the old storage. Leave --tags out, or name a variable that it does not read"
+                )
