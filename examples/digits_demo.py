@@ -112,13 +112,12 @@ def train(
     @tf.function
     def step(images: tf.Tensor, labels: tf.Tensor) -> None:
         with tf.GradientTape() as tape:
-            loss = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model.train(images))
-        optimizer.apply(edit(tape.gradient(tf.reduce_mean(loss), variables)), variables)
+            losses = tf.nn.sparse_softmax_cross_entropy_with_logits(labels, model.train(images))
+            loss = tf.reduce_mean(losses)
+        optimizer.apply(edit(tape.gradient(loss, variables)), variables)
 
-    data = (
-        tf.data.Dataset.from_tensor_slices(lessons).shuffle(len(lessons[0]), seed=0).batch(BATCH, drop_remainder=True)
-    )
-    for images, labels in data.repeat(EPOCHS):
+    data = tf.data.Dataset.from_tensor_slices(lessons).shuffle(len(lessons[0]), seed=0)
+    for images, labels in data.batch(BATCH, drop_remainder=True).repeat(EPOCHS):
         step(images, labels)
 
 
