@@ -1,5 +1,7 @@
 """The oracle keeps its own promises: constants stay, nothing frozen is plain training, storages agree."""
 
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -151,3 +153,12 @@ def test_the_table_of_unsupported_dtypes_is_true():
                     make().apply([tf.ones_like(variable)], [variable])
             else:
                 make().apply([tf.ones_like(variable)], [variable])
+
+
+def test_the_oracle_imports_nothing_of_graphfreeze():
+    """In a process of its own: nothing that the oracle draws in may come from what it judges."""
+    code = (
+        "import sys; from tests.helpers import compare, functions, models, optimizers, oracle, training, variables; "
+        "sys.exit(any(name.split('.')[0] == 'graphfreeze' for name in sys.modules))"
+    )
+    subprocess.run([sys.executable, "-c", code], cwd=MODELS.parents[1], check=True)

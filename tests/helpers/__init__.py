@@ -1,1 +1,1 @@
-"""What the tests stand on. Nothing in here imports graphfreeze: these are the things it is measured against."""
+"""What the tests stand on. The oracle and all it uses import nothing of graphfreeze: they are what it is measured by."""
