@@ -1,1 +1,1 @@
-"""What the tests stand on. The oracle and all it uses import nothing of graphfreeze: they are what it is measured by."""
+"""What the tests stand on. The oracle and all it uses import nothing of graphfreeze: it is measured by them."""
