@@ -1,13 +1,13 @@
 """The architecture, read from top to bottom: what each command does, one call per step.
 
-``inspect``, ``plan``, ``rewrite`` and ``finalize`` work on protobufs and bytes; no op of a model runs, and TensorFlow is
-not started. All return plain values.
+``inspect``, ``plan``, ``rewrite`` and ``finalize`` work on protobufs and bytes; no op of a model runs, and TensorFlow
+is not started. All return plain values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -15,10 +15,11 @@ from typing import Unpack
 
 from graphfreeze.errors import InputOutputError, UsageError
 from graphfreeze.passes.execute import execute_plan
-from graphfreeze.passes.finalize import Finalized, finalize_draft, frozen_regions, is_rewritten
-from graphfreeze.planning import Plan, Task, plan_model
+from graphfreeze.passes.finalize import Finalized, finalize_draft, frozen_regions, is_rewritten, matching, refreeze_task
+from graphfreeze.planning import Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
 from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
+from graphfreeze.selection import Region
 
 PathIn = str | PathLike[str]
 Progress = Callable[[int, int], None]
@@ -134,21 +135,25 @@ def finalize(
             f"'{model}' carries no freeze: graphfreeze finds none of its marks there. Give a model that graphfreeze "
             "rewrote, or one that was trained and saved from it"
         )
-    result = finalize_draft(draft, unfreeze=[unfreeze] if isinstance(unfreeze, str) else unfreeze)
+    lifted = matching([unfreeze] if isinstance(unfreeze, str) else unfreeze, draft)
+    held = {path: region for path, region in frozen_regions(draft).items() if lifted and path not in lifted}
+    task = refreeze_task(draft, held)
+    result = finalize_draft(draft)
+    if held:
+        execute_plan(draft, plan_model(draft, task))
+        result = replace(result, variables=tuple(v for v in result.variables if v in lifted))
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return replace(result, out=str(out))
 
 
-def _plan(
-    command: str, draft: Draft, freeze: Selectors, train: Selectors, add: bool, options: PlanOptions
-) -> Plan:
+def _plan(command: str, draft: Draft, freeze: Selectors, train: Selectors, add: bool, options: PlanOptions) -> Plan:
     """Plans on the plain model: a freeze that the model carries is taken off first (a second rewrite replaces it)."""
     held = _take_off(draft)
     task = plan_task(command, freeze, train, held=held if add else {}, **options)
     return plan_model(draft, task)
 
 
-def _take_off(draft: Draft) -> dict[str, object]:
+def _take_off(draft: Draft) -> dict[str, Region]:
     if not is_rewritten(draft):
         return {}
     held = frozen_regions(draft)
@@ -169,5 +174,3 @@ def _given_plan(plan: Plan | PathIn, freeze: Selectors, train: Selectors, option
         raise UsageError(
             f"'{plan}' is not JSON ({error}). Make a plan with: graphfreeze plan MODEL ... --json > plan.json"
         ) from error
-
-

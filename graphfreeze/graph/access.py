@@ -1,9 +1,9 @@
 """How a read is used: the access path, found by looking at who consumes the value.
 
 A lookup must be merged after the gather (merging the table first turns its sparse gradient dense), and ``tf.gather`` on
-a Keras variable is a full read followed by GatherV2, perhaps behind a Cast. So a ReadVariableOp is a *gather* read where
-everything that uses its value is a gather on the first axis, and a *full* read otherwise: TensorFlow itself adds up the
-gradient of a value with a dense user densely, so nothing is lost there.
+a Keras variable is a full read followed by GatherV2, perhaps behind a Cast. So a ReadVariableOp is a *gather* read
+where everything that uses its value is a gather on the first axis, and a *full* read otherwise: TensorFlow itself adds
+up the gradient of a value with a dense user densely, so nothing is lost there.
 """
 
 from __future__ import annotations

@@ -118,8 +118,10 @@ _OUTPUTS = {
     "VarHandleOp": "resource",
     "RestoreV2": "tensors",
     **dict.fromkeys(
-        ("LogicalAnd", "GreaterEqual", "Less", "Equal", "NotEqual", "Sub", "AddV2", "FloorDiv", "FloorMod")
-        + ("Minimum", "Maximum", "BitwiseAnd"),
+        (
+            *("LogicalAnd", "GreaterEqual", "Less", "Equal", "NotEqual", "Sub", "AddV2", "FloorDiv", "FloorMod"),
+            *("Minimum", "Maximum", "BitwiseAnd"),
+        ),
         "z",
     ),
 }

@@ -36,9 +36,7 @@ class Scope:
         self.in_function = isinstance(proto, FunctionDef)
         self.name: str = proto.signature.name if self.in_function else MAIN
         self.node_list = proto.node_def if self.in_function else proto.node
-        self.arguments: tuple[str, ...] = (
-            tuple(a.name for a in proto.signature.input_arg) if self.in_function else ()
-        )
+        self.arguments: tuple[str, ...] = tuple(a.name for a in proto.signature.input_arg) if self.in_function else ()
 
     @cached_property
     def nodes(self) -> dict[str, NodeDef]:

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Literal
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.access import ReadAccess, read_access
@@ -21,6 +22,8 @@ from graphfreeze.graph.scope import MAIN, Scope
 from graphfreeze.graph.variables import Variable, find_variables, is_float, is_tf2
 from graphfreeze.savedmodel import Draft
 from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef, NodeDef
+
+Kind = Literal["weight", "statistic", "state"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +132,7 @@ class Trace:
         yield self.main
         yield from self.bodies.values()
 
-    def kind(self, variable: Variable) -> str:
+    def kind(self, variable: Variable) -> Kind:
         """``weight``, ``statistic`` or ``state``, in the sense of design.md."""
         if variable.is_state or not is_float(variable.dtype) or "/graphfreeze/" in variable.name:
             return "state"

@@ -1,7 +1,7 @@
 """The variables of a meta graph, under one identity each, wherever TensorFlow wrote them down.
 
-A TF2 SavedModel names a variable four times: as a node of the object graph, as a VarHandleOp of the main graph, as a key
-of the checkpoint and as an argument of functions. Node names are not identities (two variables may be called
+A TF2 SavedModel names a variable four times: as a node of the object graph, as a VarHandleOp of the main graph, as a
+key of the checkpoint and as an argument of functions. Node names are not identities (two variables may be called
 ``Variable``); (container, shared_name) is, and the saver functions say which handle belongs to which key.
 """
 
@@ -118,7 +118,7 @@ def _fold_copies(graph: Any, found: list[Variable]) -> tuple[Variable, ...]:
 
 def _stored_shape(draft: Draft, key: str | None, proto: Any) -> tuple[int, ...] | None:
     static = static_shape(proto)
-    if static is not None or key is None or key not in draft.keys():
+    if static is not None or key is None or key not in draft.keys():  # noqa: SIM118 (a Draft is no mapping)
         return static
     return draft.shape(key)
 

@@ -119,4 +119,3 @@ def unpack_bits(emit: Emitter, bits: str, row: int) -> str:
     padded = -(-row // 8) * 8
     rows = emit.reshape(flags, BOOL, [-1, padded])
     return rows if padded == row else emit.strided_slice(rows, BOOL, [slice(0, None), slice(0, row)])
-

@@ -1,8 +1,8 @@
 """Where a region lies, as small arrays that the graph can compute with.
 
-A box needs none (its bounds are part of the ops). Rows need their indices for a full read and a row map (row -> its place
-in the storage, -1 elsewhere) for a lookup. Scattered elements are held as flat indices or, where they are many, as a
-bit mask, packed eight to a byte and padded per row so that a lookup can gather the rows of the mask.
+A box needs none (its bounds are part of the ops). Rows need their indices for a full read and a row map (row -> its
+place in the storage, -1 elsewhere) for a lookup. Scattered elements are held as flat indices or, where they are many,
+as a bit mask, packed eight to a byte and padded per row so that a lookup can gather the rows of the mask.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def row_set(region: Region) -> RowSet:
         case Rows(axis=0):
             return RowSet(region.indices, tuple(Span(0, d) for d in region.shape[1:]))
         case _:
-            touched = axis_from_mask(_row_bits(region).any(axis=1))
+            touched = axis_from_mask(np.asarray(_row_bits(region).any(axis=1)))
             assert touched is not None
             return RowSet(touched, None)
 
@@ -93,7 +93,7 @@ def _as_index(rows: AxisSet) -> slice | NDArray[np.int64]:
 
 
 def _row_bits(region: Region) -> NDArray[np.bool_]:
-    return region.to_mask().reshape(region.shape[0], prod(region.shape[1:]))
+    return np.asarray(region.to_mask().reshape(region.shape[0], prod(region.shape[1:])))
 
 
 def _narrow(values: NDArray[np.int64], largest: int) -> NDArray[np.generic]:

@@ -84,7 +84,9 @@ class _Rows:
         flags = emit.binary("GreaterEqual", place, emit.const(np.asarray(0, NUMPY_INTS[table_dtype])), table_dtype)
         positions = emit.where(flags)
         ids = emit.gather_nd(self.ids, positions, dtype, INT64)
-        return _Selected(positions, ids, self._to_ids(emit.gather_nd(place, positions, table_dtype, INT64), table_dtype))
+        return _Selected(
+            positions, ids, self._to_ids(emit.gather_nd(place, positions, table_dtype, INT64), table_dtype)
+        )
 
     def _to_ids(self, x: str, dtype: int) -> str:
         return x if dtype == self.id_dtype else self.emit.cast(x, dtype, self.id_dtype)
@@ -149,14 +151,15 @@ def _again(rows_of: _Rows, lookup: Lookup, scope: Scope, ids: str) -> str:
 def _lay_over(rows_of: _Rows, overlay: Overlay, rows: str) -> str:
     region = overlay.region
     if region.is_whole:
-        values = _stored(rows_of, overlay, rows_of.ids)
-        return values
+        return _stored(rows_of, overlay, rows_of.ids)
     found = row_set(region)
     if overlay.role is None and full_rows(region, found):
         return rows  # live: the base's rows came without gradient already
     selected = rows_of.select(found.rows, overlay.prefix)
     if found.spans is None:
-        return rows_of.put(rows, selected, _merge_scattered(rows_of, overlay, found, selected, rows_of.at(rows, selected)))
+        return rows_of.put(
+            rows, selected, _merge_scattered(rows_of, overlay, found, selected, rows_of.at(rows, selected))
+        )
     if full_rows(region, found):
         return rows_of.put(rows, selected, _stored(rows_of, overlay, selected.local))
     return rows_of.put(rows, selected, _merge_box(rows_of, overlay, found, selected, rows_of.at(rows, selected)))
@@ -209,4 +212,3 @@ def _scattered_values(rows_of: _Rows, overlay: Overlay, selected: _Selected, fla
     place = emit.binary("Minimum", place, last, starts_dtype)
     values = rows_of.cast(emit.resource_gather(context.handles[overlay.role], place, dtype, starts_dtype))
     return emit.stop_gradient(values, rows_of.dtype)
-

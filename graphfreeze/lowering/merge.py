@@ -25,9 +25,9 @@ from numpy.typing import NDArray
 from graphfreeze.graph.ops import Access
 from graphfreeze.lowering.emitter import Emitter
 from graphfreeze.lowering.geometry import full_geometry, gather_geometry, live_rows
-from graphfreeze.planning.plan import Copy, Storage, Strategy, VariablePlan
+from graphfreeze.planning import Storage, VariablePlan
 from graphfreeze.savedmodel import DTYPE_NUMBERS, dtype_name, dtype_number
-from graphfreeze.selection import Region, complement, empty_region, union
+from graphfreeze.selection import Copy, Region, Strategy, complement, empty_region, union
 from graphfreeze.selection.axis import AxisSet
 
 CONST_LIMIT = 64 * 1024

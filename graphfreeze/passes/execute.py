@@ -54,4 +54,3 @@ def _refuse_writes(variable: VariablePlan) -> None:
         f"Cannot freeze '{variable.name}': node '{write.node}' ({write.op}) in function '{write.function}' writes it "
         "inside the graph, and a frozen value must not move. Leave the variable out; graphfreeze plan shows all writes"
     )
-

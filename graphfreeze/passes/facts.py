@@ -144,4 +144,6 @@ def _region(data: dict[str, Any], shape: tuple[int, ...], name: str, geometry: G
 
 def _unpack(bits: NDArray[np.generic], rows: int, shape: tuple[int, ...]) -> NDArray[np.bool_]:
     row = prod(shape) // max(rows, 1)
-    return np.unpackbits(np.asarray(bits, np.uint8), axis=1, count=row, bitorder="little").astype(np.bool_).reshape(shape)
+    return (
+        np.unpackbits(np.asarray(bits, np.uint8), axis=1, count=row, bitorder="little").astype(np.bool_).reshape(shape)
+    )

@@ -12,8 +12,8 @@ from graphfreeze.graph.variables import Variable
 from graphfreeze.lowering.merge import Merge
 from graphfreeze.passes.state import Stored, Work
 from graphfreeze.passes.variables import CHILD
-from graphfreeze.planning.plan import Strategy
 from graphfreeze.savedmodel import append_node, children, match_nodes, object_paths
+from graphfreeze.selection import Strategy
 
 _LISTS = ("trainable_variables", "variables", "non_trainable_variables")
 
@@ -44,7 +44,8 @@ def _change_lists(work: Work, index: int, variable: Variable, merge: Merge) -> N
         if position is not None:
             note = {"list": "trainable_variables", "position": position, "variable": variable.path}
             work.lists.append({**note, "parts": len(parts)})
-            _append(work, "non_trainable_variables", variable.node_id)
+            if _append(work, "non_trainable_variables", variable.node_id):
+                work.lists.append({"list": "non_trainable_variables", "variable": variable.path, "position": None})
     for new in stored:
         if _list(work, "variables") is not None and _holds(work, "variables", variable.node_id):
             _append(work, "variables", new.node_id)
@@ -80,12 +81,16 @@ def _replace(work: Work, name: str, old: int, new: list[int]) -> int | None:
     return place
 
 
-def _append(work: Work, name: str, node_id: int) -> None:
+def _append(work: Work, name: str, node_id: int) -> bool:
+    """Adds a node to a list; False where there is no such list, or the node is in it."""
     found = _list(work, name)
-    if found is not None:
-        entries = [c.node_id for c in work.meta.object_graph_def.nodes[found].children]
-        if node_id not in entries:
-            _set_entries(work, found, [*entries, node_id])
+    if found is None:
+        return False
+    entries = [c.node_id for c in work.meta.object_graph_def.nodes[found].children]
+    if node_id in entries:
+        return False
+    _set_entries(work, found, [*entries, node_id])
+    return True
 
 
 def _set_entries(work: Work, found: int, entries: list[int]) -> None:
@@ -140,10 +145,9 @@ def trainable_nodes(work: Work) -> list[int]:
     for variable in work.trace.variables:
         merge = work.merges.get(variable.index)
         parts: list[Stored] = [s for (i, _), s in work.stored.items() if i == variable.index and s.new.trainable]
+        enabled = work.plan.variables[variable.index].enabled
         if merge is not None and merge.plan.strategy in (Strategy.STOP, Strategy.SPLIT):
             found.extend(s.node_id for s in parts)
-        elif variable.node_id is not None and work.trace.kind(variable) == "weight":
-            found.append(variable.node_id)
-        elif variable.node_id is not None and merge is not None and merge.plan.enabled:
+        elif variable.node_id is not None and (enabled or work.trace.kind(variable) == "weight"):
             found.append(variable.node_id)
     return found

@@ -12,6 +12,7 @@ from graphfreeze.graph.attrs import ADDED, bytes_attr, shape_proto, type_attr
 from graphfreeze.graph.names import FreshNames, changed_function_name
 from graphfreeze.graph.refs import is_control
 from graphfreeze.graph.scope import Scope
+from graphfreeze.passes.signature import set_handle_data
 from graphfreeze.passes.state import Moved, Stored, Work
 from graphfreeze.savedmodel import DT_RESOURCE, DTYPE_NUMBERS, OBJECT_GRAPH_KEY
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, NodeDef, TrackableObjectGraph
@@ -45,9 +46,10 @@ def _extend_call(work: Work, call: NodeDef, new: list[Stored], extend: object) -
     scope = Scope(function)
     names = FreshNames([*scope.nodes, *scope.arguments])
     handles = []
-    for i, _ in enumerate(new):
+    for i, stored in enumerate(new):
         name = names.fresh(f"graphfreeze_{i}")
-        function.signature.input_arg.add(name=name, type=DT_RESOURCE)
+        argument = function.signature.input_arg.add(name=name, type=DT_RESOURCE)
+        set_handle_data(argument, DTYPE_NUMBERS[stored.new.dtype], stored.new.shape)
         function.arg_attr[len(function.signature.input_arg) - 1].attr["_user_specified_name"].s = name.encode()
         if "_input_shapes" in function.attr:
             function.attr["_input_shapes"].list.shape.add()
@@ -89,9 +91,7 @@ def _extend_restore(scope: Scope, names: FreshNames, new: list[Stored], handles:
 
 def _extend_save(scope: Scope, names: FreshNames, new: list[Stored], handles: list[str]) -> None:
     save = next(n for n in scope.node_list if n.op == "SaveV2")
-    followers = [
-        n for n in scope.node_list if n.op == "NoOp" and any(i.endswith("ReadVariableOp") for i in n.input)
-    ]
+    followers = [n for n in scope.node_list if n.op == "NoOp" and any(i.endswith("ReadVariableOp") for i in n.input)]
     _grow_names(scope, save.input[1], save.input[2], [s.key for s in new])
     data = [text for text in save.input if not is_control(text)]
     controls = [text for text in save.input if is_control(text)]

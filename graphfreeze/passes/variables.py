@@ -29,8 +29,8 @@ def add_variables(work: Work) -> None:
     graph, bundle_graph = work.meta.object_graph_def, work.bundle_graph
     if bundle_graph is None or work.draft.model.bundle is None:
         raise UnsupportedModelError(
-            f"The model at '{work.draft.model.directory}' has no object-based checkpoint, so a frozen copy cannot be stored. "
-            "Freeze whole variables with --strategy stop, or save the model with its variables."
+            f"The model at '{work.draft.model.directory}' has no object-based checkpoint, so a frozen copy cannot be "
+            "stored. Freeze whole variables with --strategy stop, or save the model with its variables."
         )
     holder = _holder(graph)
     holder_in_bundle = _holder(bundle_graph)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -43,7 +43,7 @@ class Source:
     trace: Trace
     stored: frozenset[str]
     read_values: ReadValues
-    held: dict[int, Region]
+    held: Mapping[Hashable, Region]
     """Regions that are frozen already (a second rewrite with ``--add``), by variable."""
 
 
@@ -62,8 +62,8 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
         return _meta_graph(source, described), ()
     if not trace.is_tf2:
         raise UnsupportedModelError(
-            f"The meta graph with tags {list(source.tags)} is a TF1 graph: it has no object graph, its variables live in "
-            "the main graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras "
+            f"The meta graph with tags {list(source.tags)} is a TF1 graph: it has no object graph, its variables live "
+            "in the main graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras "
             "export); load the model with TensorFlow 2 and save it again, or inspect it with: graphfreeze inspect MODEL"
         )
     views = [_view(trace, v) for v in trace.variables]
@@ -89,9 +89,7 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
 
 
 def _meta_graph(source: Source, variables: Iterable[VariablePlan]) -> MetaGraphPlan:
-    return MetaGraphPlan(
-        source.tags, source.signatures, tuple(variables), "TF2" if source.trace.is_tf2 else "TF1"
-    )
+    return MetaGraphPlan(source.tags, source.signatures, tuple(variables), "TF2" if source.trace.is_tf2 else "TF1")
 
 
 def variable_labels(trace: Trace) -> list[str]:
@@ -185,13 +183,14 @@ def _warnings(variables: Sequence[VariablePlan]) -> list[str]:
     live = [v.name for v in variables if v.copy is Copy.LIVE]
     if masked:
         found.append(
-            f"{_names(masked)}: strategy 'mask' is exact for element-wise optimizers; those with statistics over a whole "
-            "tensor (Adafactor, Lamb, Lars, Muon) still see frozen elements. Use a region that 'split' can hold for them"
+            f"{_names(masked)}: strategy 'mask' is exact for element-wise optimizers; those with statistics over a "
+            "whole tensor (Adafactor, Lamb, Lars, Muon) still see frozen elements. Use a region that 'split' can hold "
+            "for them"
         )
     if live:
         found.append(
-            f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by a "
-            "Python optimizer. Use copy 'snapshot' for those"
+            f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by "
+            "a Python optimizer. Use copy 'snapshot' for those"
         )
     for variable in variables:
         if variable.strategy is not None and variable.writes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphfreeze.errors import UsageError
@@ -41,7 +41,7 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
         if task.tags is not None and task.tags != set(tags):
             left_out.append((tags, trace))
             continue
-        held = {v.index: task.held[v.path] for v in trace.variables if v.path in task.held}
+        held: dict[Hashable, Region] = {v.index: task.held[v.path] for v in trace.variables if v.path in task.held}
         signatures = tuple(sorted(s for s in meta.signature_def if not s.startswith("__")))
         source = Source(tags, signatures, trace, draft.keys(), draft.tensor, held)
         result, notes = plan_meta_graph(source, task.rules, task.options)
@@ -66,9 +66,7 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
 
 def _refuse_left_out(planned: Sequence[MetaGraphPlan], left_out: Sequence[tuple[tuple[str, ...], Trace]]) -> None:
     """A meta graph that still reads the old storage would compute with dead values."""
-    moved = {
-        v.key: v.name for m in planned for v in m.touched() if any(a.storage is not Storage.BASE for a in v.atoms)
-    }
+    moved = {v.key: v.name for m in planned for v in m.touched() if any(a.storage is not Storage.BASE for a in v.atoms)}
     for tags, trace in left_out:
         for variable in trace.variables:
             if variable.key in moved and any(True for _ in trace.reads(variable.index)):

@@ -224,7 +224,6 @@ def _variable_from_dict(data: dict[str, Any]) -> VariablePlan:
         writes=tuple(WriteRecord(**w) for w in data["writes"]),
         optimizer_bytes=(data["optimizer_bytes"]["before"], data["optimizer_bytes"]["after"]),
         atoms=tuple(
-            Atom(region_from_dict(a["region"]), Storage(a["storage"]), a["trainable"], a["name"])
-            for a in data["atoms"]
+            Atom(region_from_dict(a["region"]), Storage(a["storage"]), a["trainable"], a["name"]) for a in data["atoms"]
         ),
     )

@@ -121,4 +121,3 @@ def decide(request: Request, wanted: Strategy) -> Decision:
         return decision
     decisions = (hold(request) for hold in STRATEGIES.values())
     return next(d for d in decisions if not d.why_not)
-
