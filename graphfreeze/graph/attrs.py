@@ -7,7 +7,7 @@ from collections.abc import Iterable
 import numpy as np
 from numpy.typing import NDArray
 
-from graphfreeze.savedmodel import dtype_number
+from graphfreeze.savedmodel import dtype_number, numpy_dtype
 from graphfreeze.savedmodel.protos import AttrValue, TensorProto, TensorShapeProto
 
 FACT = "_graphfreeze_fact"
@@ -72,3 +72,16 @@ def string_tensor(values: Iterable[bytes], shape: tuple[int, ...]) -> TensorProt
 def tensor_attr(array: NDArray[np.generic]) -> AttrValue:
     """A numeric array as an attribute."""
     return AttrValue(tensor=tensor_proto(array))
+
+
+def tensor_value(tensor: TensorProto) -> NDArray[np.generic]:
+    """A numeric TensorProto as an array. A list shorter than the tensor repeats its last value (tensor.proto)."""
+    dtype = numpy_dtype(tensor.dtype)
+    shape = tuple(d.size for d in tensor.tensor_shape.dim)
+    if tensor.tensor_content:
+        return np.frombuffer(tensor.tensor_content, dtype).reshape(shape)
+    values = next(
+        (list(getattr(tensor, f)) for f in ("int_val", "int64_val", "bool_val", "float_val") if getattr(tensor, f)), [0]
+    )
+    count = int(np.prod(shape, dtype=np.int64))
+    return np.asarray((values + values[-1:] * (count - len(values)))[:count], dtype).reshape(shape)

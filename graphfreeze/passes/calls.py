@@ -14,7 +14,7 @@ from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Call
 from graphfreeze.passes.needs import Layout, Mode
 from graphfreeze.passes.reads import merge_before
-from graphfreeze.passes.signature import Arguments, Typed
+from graphfreeze.passes.signature import Arguments, Typed, note_slot
 from graphfreeze.savedmodel import DT_RESOURCE
 from graphfreeze.savedmodel.protos import NodeDef
 
@@ -92,6 +92,7 @@ def _hand_over(
     data = [text for text in node.input if not is_control(text)]
     controls = [text for text in node.input if is_control(text)]
     read_only = list(node.attr["_read_only_resource_inputs"].list.i)
+    no_longer: list[int] = []
     for slot in sorted(layout.inplace):
         index = slot - call.offset + call.start
         value, (dtype, shape) = passed[slot]
@@ -99,6 +100,7 @@ def _hand_over(
         node.attr[call.op.types].list.type[slot - call.offset] = dtype
         if index in read_only:
             read_only.remove(index)
+            no_longer.append(index)
         if call.op.kind is CallKind.LOOP:
             _set_loop_shape(node, slot, shape)
     added = [(passed[s][0], *passed[s][1]) for s in layout.values]
@@ -112,7 +114,19 @@ def _hand_over(
     if call.op.kind is CallKind.LOOP:
         _grow_loop(node, [shape for _, _, shape in added])
     mark = {"inplace": sorted(layout.inplace), "values": len(layout.values), "storages": len(layout.storages)}
+    mark |= {"read_only": no_longer, "notes": _notes(rewriter, call, layout)}
     node.attr[CALL].CopyFrom(bytes_attr(json.dumps(mark, sort_keys=True)))
+
+
+def _notes(rewriter: Rewriter, call: Call, layout: Layout) -> dict[str, dict[str, str]]:
+    """Per function attribute and slot, what the function said of the slot before it took a value."""
+    return {
+        f"{callee.attribute}:{callee.index or 0}": {
+            str(slot): note_slot(rewriter.library[callee.key.function], slot) for slot in sorted(layout.inplace)
+        }
+        for callee in call.callees
+        if layout.inplace
+    }
 
 
 def _set_loop_shape(node: NodeDef, slot: int, shape: tuple[int, ...]) -> None:

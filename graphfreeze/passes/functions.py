@@ -18,6 +18,7 @@ from graphfreeze.passes.needs import Layout, Mode, NeedsAnalysis, layout_of
 from graphfreeze.passes.reads import rewire_reads, take_value
 from graphfreeze.passes.signature import Arguments, change_signature
 from graphfreeze.passes.state import Moved, Work
+from graphfreeze.savedmodel import DTYPE_NUMBERS
 from graphfreeze.savedmodel.protos import FunctionDef
 
 
@@ -62,7 +63,8 @@ class Rewriter:
         body = self.work.trace.bodies[key]
         bound = dict(key.binding)
         types = {slot: (self.work.merges[v].dtype, self.work.merges[v].shape) for slot, v in self._valued(layout, bound)}
-        arguments = change_signature(scope, names, layout, types)
+        new = {k: (DTYPE_NUMBERS[s.new.dtype], s.new.shape) for k, s in self.work.stored.items()}
+        arguments = change_signature(scope, names, layout, types, new)
         moved = rewire_reads(self, scope, names, body, mode, arguments)
         for call in body.calls:
             rewire_call(self, scope, names, call, mode, arguments)

@@ -5,7 +5,7 @@ Only replaced functions go; one that nobody called before stays (tf_keras links 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 from graphfreeze.passes.state import Work
 from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
@@ -13,10 +13,14 @@ from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
 
 def prune_functions(work: Work) -> None:
     """Removes replaced functions that are not reachable."""
-    library = work.meta.graph_def.library
+    remove_unreachable(work.meta, set(work.moved))
+
+
+def remove_unreachable(meta: MetaGraphDef, replaced: Collection[str]) -> None:
+    """Removes those of the functions that neither the model nor a function that stays refers to."""
+    library = meta.graph_def.library
     by_name = {f.signature.name: f for f in library.function}
-    replaced = set(work.moved)
-    pending = [name for name in by_name if name not in replaced] + list(_roots(work.meta))
+    pending = [name for name in by_name if name not in replaced] + list(_roots(meta))
     reached: set[str] = set()
     while pending:
         name = pending.pop()

@@ -153,6 +153,7 @@ def take_value(scope: Scope, argument: str, dtype: int, shape: tuple[int, ...]) 
             if use.result is not None:
                 output = next(o for o in scope.proto.signature.output_arg if o.name == use.result)
                 output.type = dtype
+                output.ClearField("handle_data")
                 continue
             node = scope.nodes[use.node]
             if node.op == "Identity" and use.index == 0 and CHANGED not in node.attr:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -11,7 +12,7 @@ from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.needs import Layout
 from graphfreeze.passes.state import StorageKey
 from graphfreeze.savedmodel import DT_RESOURCE
-from graphfreeze.savedmodel.protos import AttrValue, FunctionDef
+from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, Message
 
 Typed = tuple[int, tuple[int, ...]]
 """(dtype, shape)."""
@@ -25,8 +26,17 @@ class Arguments:
     storages: Mapping[StorageKey, str] = field(default_factory=dict)
 
 
-def change_signature(scope: Scope, names: FreshNames, layout: Layout, types: Mapping[int, Typed]) -> Arguments:
-    """Turns slots into values and appends arguments. ``scope.arguments`` stays what it was."""
+def change_signature(
+    scope: Scope,
+    names: FreshNames,
+    layout: Layout,
+    types: Mapping[int, Typed],
+    new: Mapping[StorageKey, Typed],
+) -> Arguments:
+    """Turns slots into values and appends arguments. ``scope.arguments`` stays what it was.
+
+    ``types`` are the dtypes and shapes of the slots that carry values, ``new`` those of the storages.
+    """
     function: FunctionDef = scope.proto
     values: dict[int, str] = {}
     for slot in sorted(layout.inplace):
@@ -37,16 +47,37 @@ def change_signature(scope: Scope, names: FreshNames, layout: Layout, types: Map
         values[slot] = scope.arguments[slot]
     for slot in layout.values:
         values[slot] = _append(function, names.fresh(f"graphfreeze_value_{slot}"), *types[slot])
-    storages = {
-        key: _append(function, names.fresh(f"graphfreeze_{i}"), DT_RESOURCE, ())
-        for i, key in enumerate(layout.storages)
-    }
+    storages: dict[StorageKey, str] = {}
+    for i, key in enumerate(layout.storages):
+        storages[key] = _append(function, names.fresh(f"graphfreeze_{i}"), DT_RESOURCE, ())
+        set_handle_data(function.signature.input_arg[-1], *new[key])
     if layout.returned:
         for argument in function.signature.input_arg[len(scope.arguments) :]:
             name = names.fresh(f"{argument.name}_out")
-            function.signature.output_arg.add(name=name, type=argument.type)
+            result = function.signature.output_arg.add(name=name, type=argument.type)
+            result.handle_data.extend(argument.handle_data)
             function.ret[name] = argument.name
     return Arguments(values, storages)
+
+
+def note_slot(function: FunctionDef, slot: int) -> str:
+    """What a function says of one argument and of the results that hand it on, to be restored word for word."""
+    note = FunctionDef()
+    argument = function.signature.input_arg[slot]
+    note.signature.input_arg.add().CopyFrom(argument)
+    results = [o for o in function.signature.output_arg if function.ret[o.name] == argument.name]
+    note.signature.output_arg.extend(results)
+    if slot in function.arg_attr:
+        note.arg_attr[0].CopyFrom(function.arg_attr[slot])
+    shapes = function.attr["_input_shapes"].list.shape if "_input_shapes" in function.attr else ()
+    if slot < len(shapes):
+        note.attr["_input_shapes"].list.shape.add().CopyFrom(shapes[slot])
+    return base64.b64encode(note.SerializeToString(deterministic=True)).decode()
+
+
+def set_handle_data(argument: Message, dtype: int, shape: tuple[int, ...]) -> None:
+    """Notes dtype and shape of the variable behind a handle; gradients of reloaded loops need it."""
+    argument.handle_data.add(dtype=dtype, shape=shape_proto(shape))
 
 
 def _append(function: FunctionDef, name: str, dtype: int, shape: tuple[int, ...]) -> str:
