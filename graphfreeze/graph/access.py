@@ -8,9 +8,11 @@ up the gradient of a value with a dense user densely, so nothing is lost there.
 
 from __future__ import annotations
 
+from collections.abc import Set
 from dataclasses import dataclass
 
 from graphfreeze.graph.ops import Access
+from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import Scope, Use
 from graphfreeze.savedmodel.protos import NodeDef
 
@@ -43,29 +45,38 @@ class ReadAccess:
         return self.declared or self.path
 
 
-def read_access(scope: Scope, node: NodeDef, declared: Access) -> ReadAccess:
-    """Classifies one reading node, whose op the table declares as ``declared``."""
+def read_access(scope: Scope, node: NodeDef, declared: Access, captured: Set[str] = frozenset()) -> ReadAccess:
+    """Classifies one reading node, whose op the table declares as ``declared``.
+
+    ``captured`` are nodes whose value a gradient function takes over: a use that no edge of the scope shows.
+    """
     if declared is Access.SHAPE:
         return ReadAccess(Access.SHAPE)
     if declared in (Access.GATHER, Access.GATHER_ND):
-        if node.attr["batch_dims"].i == 0 and (declared is Access.GATHER or _takes_one_id(scope, node)):
+        if attr_of(node, "batch_dims").i == 0 and (declared is Access.GATHER or _takes_one_id(scope, node)):
             return ReadAccess(Access.GATHER, (Lookup(node.name, node.op),), declared=declared)
         return ReadAccess(Access.FULL, uses=scope.uses(scope.ref(node.name, node.op)), declared=declared)
     value = scope.ref(node.name, node.op)
-    uses = tuple(u for u in scope.uses(value) if not _only_shape(scope, u))
-    if not uses:
+    uses = tuple(u for u in scope.uses(value) if not _only_shape(scope, u, captured))
+    if not uses and node.name not in captured:
         return ReadAccess(Access.SHAPE)
-    lookups = _lookups(scope, uses, ())
+    lookups = () if node.name in captured else _lookups(scope, uses, (), captured)
     if lookups:
         return ReadAccess(Access.GATHER, lookups)
     return ReadAccess(Access.FULL, uses=uses)
 
 
-def _only_shape(scope: Scope, use: Use) -> bool:
-    return use.result is None and scope.nodes[use.node].op in _SHAPE_OPS
+def _only_shape(scope: Scope, use: Use, captured: Set[str]) -> bool:
+    if use.result is not None:
+        return False
+    node = scope.nodes[use.node]
+    if node.op not in _THROUGH:
+        return node.op in _SHAPE_OPS
+    inner = scope.uses(scope.ref(node.name, node.op))
+    return bool(inner) and node.name not in captured and all(_only_shape(scope, u, captured) for u in inner)
 
 
-def _lookups(scope: Scope, uses: tuple[Use, ...], casts: tuple[str, ...]) -> tuple[Lookup, ...]:
+def _lookups(scope: Scope, uses: tuple[Use, ...], casts: tuple[str, ...], captured: Set[str]) -> tuple[Lookup, ...]:
     """The gathers behind a value, or () where anything else uses it too."""
     found: list[Lookup] = []
     for use in uses:
@@ -79,8 +90,9 @@ def _lookups(scope: Scope, uses: tuple[Use, ...], casts: tuple[str, ...]) -> tup
                 scope,
                 scope.uses(scope.ref(node.name, node.op)),
                 (*casts, node.name) if node.op == "Cast" else casts,
+                captured,
             )
-            if not inner:
+            if not inner or node.name in captured:
                 return ()
             found.extend(inner)
             continue
@@ -95,7 +107,7 @@ def _is_lookup(scope: Scope, node: NodeDef) -> bool:
     if node.op == "GatherNd":
         return _takes_one_id(scope, node)
     return node.op == "Gather" or (
-        node.op == "GatherV2" and node.attr["batch_dims"].i == 0 and constant_int(scope, node.input[2]) == 0
+        node.op == "GatherV2" and attr_of(node, "batch_dims").i == 0 and constant_int(scope, node.input[2]) == 0
     )
 
 

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable
 
 _FUNCTION = re.compile(r"(?P<stem>.*?)(?P<number>_\d+)?")
+_ILLEGAL = re.compile(r"[^A-Za-z0-9_./\\>-]")
 _MARK = "_graphfreeze_"
 
 
@@ -24,6 +25,15 @@ class FreshNames:
             name = f"{wanted}_{n}"
         self._taken.add(name)
         return name
+
+
+def legal_name(name: str) -> str:
+    """The nearest name that a node may have (and a variable, which becomes one when it is saved).
+
+    >>> legal_name("_blocks/0/my kernel")
+    'blocks/0/my_kernel'
+    """
+    return _ILLEGAL.sub("_", name).lstrip("_-/\\>") or "variable"
 
 
 def changed_function_name(name: str, content: bytes) -> str:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from graphfreeze.graph.ops import output_name
+from graphfreeze.savedmodel.protos import AttrValue, Message
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,3 +70,8 @@ def producer(text: str) -> str:
     ('dense/MatMul', 'dense/MatMul')
     """
     return text.removeprefix("^").split(":", 1)[0]
+
+
+def attr_of(node: Message, name: str) -> AttrValue:
+    """An attribute of a node, or an empty one. Indexing the map itself would add an entry to the message."""
+    return node.attr[name] if name in node.attr else AttrValue()

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
 
-from graphfreeze.graph.refs import is_control, make_ref, parse_ref
+from graphfreeze.graph.refs import attr_of, is_control, make_ref, parse_ref
 from graphfreeze.savedmodel.protos import FunctionDef, GraphDef, NodeDef
 
 MAIN = ""
@@ -71,10 +71,14 @@ class Scope:
         """The shape that TensorFlow noted for a tensor, -1 where a dimension is unknown; None for an unknown rank."""
         parsed = parse_ref(ref, in_function=self.in_function)
         if parsed.is_argument:
-            shapes = self.proto.arg_attr[self.arguments.index(parsed.node)].attr["_output_shapes"].list.shape
+            position = self.arguments.index(parsed.node)
+            noted = self.proto.arg_attr[position] if position in self.proto.arg_attr else None
+            shapes = () if noted is None else attr_of(noted, "_output_shapes").list.shape
         else:
             node = self.nodes.get(parsed.node)
-            shapes = () if node is None else node.attr["_output_shapes"].list.shape
+            shapes = () if node is None else attr_of(node, "_output_shapes").list.shape
+            if self.in_function and len(shapes) > 1 and parsed.output != "output":
+                return None  # which of its outputs that is, only the op's definition says
         if parsed.index >= len(shapes) or shapes[parsed.index].unknown_rank:
             return None
         return tuple(d.size for d in shapes[parsed.index].dim)

@@ -17,7 +17,8 @@ from typing import Literal
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.access import ReadAccess, read_access
-from graphfreeze.graph.ops import CALLS, READS, Access, CallOp, Use, use_of
+from graphfreeze.graph.ops import CALLS, FORWARDS, READS, Access, CallKind, CallOp, Use, use_of
+from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import MAIN, Scope
 from graphfreeze.graph.variables import Variable, find_variables, is_float, is_tf2
 from graphfreeze.savedmodel import Draft
@@ -154,6 +155,7 @@ class _Tracer:
         self.scopes: dict[str, Scope] = {}
         self.bodies: dict[Key, Body] = {}
         self.open: set[Key] = set()
+        self.captured = _captured_nodes(meta)
 
     def run(self) -> Trace:
         by_node = {v.node_id: v.index for v in self.variables if v.node_id is not None}
@@ -175,10 +177,10 @@ class _Tracer:
             self.meta.saver_def.save_tensor_name.split(":")[0],
         }
         body = Body(Key(MAIN))
-        for node in scope.node_list:
+        for node in _in_data_order(scope) if is_tf2(self.meta) else scope.node_list:
             if node.name in saver or node.op == "VarHandleOp":
                 continue
-            if node.op in CALLS or not is_tf2(self.meta):
+            if node.op in CALLS or node.op in FORWARDS or not is_tf2(self.meta):
                 self._visit(scope, node, handles, body)
         return body
 
@@ -224,7 +226,7 @@ class _Tracer:
         for index, variable, slot in taken:
             match use_of(node.op):
                 case Use.READ if index == 0:
-                    access = read_access(scope, node, READS[node.op])
+                    access = read_access(scope, node, READS[node.op], self.captured.get(scope.name, frozenset()))
                     body.reads.append(Read(variable, slot, node.name, node.op, access))
                     if access.path is Access.SHAPE:
                         body.kept.add(slot)
@@ -236,9 +238,7 @@ class _Tracer:
                     body.writes.append(Write(variable, slot, node.name, node.op))
                     body.kept.add(slot)
                 case _:
-                    why = "is in no table of ops that take a variable"
-                    body.unknown.append(Unknown(variable, node.name, node.op, why))
-                    body.kept.add(slot)
+                    self._not_followed(body, node, variable, slot, "is in no table of ops that take a variable")
 
     def _call(
         self,
@@ -249,8 +249,12 @@ class _Tracer:
         body: Body,
     ) -> None:
         op = CALLS[node.op]
-        start = op.skip + (len(node.attr[op.skip_types].list.type) if op.skip_types else 0)
-        passed = len(node.attr[op.types].list.type)
+        start = op.skip + (len(attr_of(node, op.skip_types).list.type) if op.skip_types else 0)
+        passed = len(attr_of(node, op.types).list.type)
+        for index, variable, slot in taken:
+            if not start <= index < start + passed:
+                self._not_followed(body, node, variable, slot, "takes it otherwise than as an argument of its function")
+        taken = [t for t in taken if start <= t[0] < start + passed]
         callees: list[Callee] = []
         offset = 0
         for attribute, index, name in _function_names(node, op):
@@ -260,32 +264,54 @@ class _Tracer:
                     "library does not hold. The file is damaged or incomplete; save the model again."
                 )
             offset = len(self.functions[name].signature.input_arg) - passed if op.tail else 0
-            binding = tuple(sorted((i - start + offset, v) for i, v, _ in taken if start <= i < start + passed))
+            binding = tuple(sorted((i - start + offset, v) for i, v, _ in taken))
             callees.append(Callee(attribute, index, Key(name, binding)))
         slots = tuple(sorted((i - start + offset, slot) for i, _, slot in taken))
         inner = [self.body(c.key) for c in callees]
+        if op.kind is CallKind.LOOP:
+            # Else the next round would run on another variable than this one.
+            for slot, variable in callees[-1].key.binding:
+                if inner[-1].returned.get(slot) != (variable, slot):
+                    self._not_followed(body, node, variable, dict(slots)[slot], "does not hand it on to its next round")
+            inner = inner[-1:]
         body.calls.append(Call(node.name, op, start, offset, slots, tuple(callees)))
-        self._returned(scope, node, inner, slots, handles, body)
+        self._returned(scope, node, inner, dict(slots), handles, body)
 
     def _returned(
         self,
         scope: Scope,
         node: NodeDef,
         inner: list[Body],
-        slots: tuple[tuple[int, int], ...],
+        outer: dict[int, int],
         handles: dict[str, tuple[int, int]],
         body: Body,
     ) -> None:
         """Follows handles that a call gives back; such a slot must stay a handle."""
-        outer = dict(slots)
         for index, ref in scope.outputs(node):
+            given = {callee.returned.get(index) for callee in inner}
             for callee in inner:
-                if index not in callee.returned or not scope.uses(ref):
+                if index not in callee.returned:
                     continue
                 variable, slot = callee.returned[index]
-                handles[ref] = (variable, outer[slot])
-                body.kept.add(outer[slot])
                 callee.kept.add(slot)
+                body.kept.add(outer[slot])
+                handles[ref] = (variable, outer[slot])
+                if len(given) > 1:
+                    self._not_followed(body, node, variable, outer[slot], "gives back this variable or another")
+
+    def _not_followed(self, body: Body, node: NodeDef, variable: int, slot: int, why: str) -> None:
+        body.unknown.append(Unknown(variable, node.name, node.op, why))
+        body.kept.add(slot)
+
+
+def _captured_nodes(meta: MetaGraphDef) -> dict[str, set[str]]:
+    """Function -> nodes whose outputs gradient functions have captured."""
+    found: dict[str, set[str]] = {}
+    for node in meta.object_graph_def.nodes:
+        if node.WhichOneof("kind") == "captured_tensor":
+            tensor = node.captured_tensor
+            found.setdefault(tensor.concrete_function, set()).add(tensor.name.split(":")[0])
+    return found
 
 
 def _where(scope: Scope) -> str:
@@ -294,7 +320,7 @@ def _where(scope: Scope) -> str:
 
 def _function_names(node: NodeDef, op: CallOp) -> Iterator[tuple[str, int | None, str]]:
     for attribute in op.functions:
-        value = node.attr[attribute]
+        value = attr_of(node, attribute)
         if value.WhichOneof("value") == "func":
             yield attribute, None, value.func.name
         else:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import Scope
 from graphfreeze.savedmodel import DTYPE_NAMES, Draft, object_paths, slot_variables, variable_keys
 from graphfreeze.savedmodel.protos import MetaGraphDef, VariableDef
@@ -93,22 +94,25 @@ def _object_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
                 is_state=node_id in state,
             )
         )
-    return _fold_copies(graph, found)
+    return _fold_copies(graph, found, _handles_by_signature(meta, Scope(meta.graph_def)))
 
 
-def _fold_copies(graph: Any, found: list[Variable]) -> tuple[Variable, ...]:
+def _fold_copies(graph: Any, found: list[Variable], in_signatures: dict[int, str]) -> tuple[Variable, ...]:
     """Joins Keras 3's second copies to their variables.
 
     The object graph's functions are bound to ``variables/N``, the main graph's signatures to the handle that is saved
-    as ``_all_variables/N``; both are one variable to whoever wrote the model.
+    as ``_all_variables/N``; both are one variable to whoever wrote the model. Where no signature uses a variable, its
+    copy is the one of its name, unless several have that name.
     """
     bound = {n for c in graph.concrete_functions.values() for n in c.bound_inputs}
     copies = [v for v in found if v.path.startswith(_COPIES) and v.node_id not in bound]
     kept = [v for v in found if v not in copies]
     joined: list[Variable] = []
     for variable in kept:
-        own = [c for c in copies if (c.name, c.dtype, c.shape) == (variable.name, variable.dtype, variable.shape)]
-        own = own if sum(k.name == variable.name for k in kept) == 1 else []
+        own = [c for c in copies if in_signatures.get(variable.node_id or 0) in c.handles]
+        if not own and sum(k.name == variable.name for k in kept) == 1:
+            same = (variable.name, variable.dtype, variable.shape)
+            own = [c for c in copies if (c.name, c.dtype, c.shape) == same]
         copies = [c for c in copies if c not in own]
         handles = variable.handles + tuple(h for c in own for h in c.handles)
         joined.append(replace(variable, handles=handles, copies=tuple(c.node_id or 0 for c in own)))
@@ -162,8 +166,8 @@ def _handles_by_node(meta: MetaGraphDef, keys: dict[int, str]) -> dict[int, tupl
 
 
 def _identity(node: Any) -> str:
-    shared = node.attr["shared_name"].s.decode() or node.name
-    return f"{node.attr['container'].s.decode()}\0{shared}"
+    shared = attr_of(node, "shared_name").s.decode() or node.name
+    return f"{attr_of(node, 'container').s.decode()}\0{shared}"
 
 
 def _add_by_name(meta: MetaGraphDef, identities: dict[str, list[str]], found: dict[int, str]) -> None:
@@ -245,7 +249,7 @@ def _graph_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
     for node in meta.graph_def.node:
         if node.op not in (*_REF_OPS, "VarHandleOp"):
             continue
-        name = node.attr["shared_name"].s.decode() or node.name
+        name = attr_of(node, "shared_name").s.decode() or node.name
         if name in found:
             continue
         key = name if name in stored else None
@@ -254,8 +258,8 @@ def _graph_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
             name=name,
             path=name,
             key=key,
-            dtype=DTYPE_NAMES[node.attr["dtype"].type],
-            shape=_stored_shape(draft, key, node.attr["shape"].shape),
+            dtype=DTYPE_NAMES[attr_of(node, "dtype").type],
+            shape=_stored_shape(draft, key, attr_of(node, "shape").shape),
             trainable=node.name in trainable or name in trainable,
             node_id=None,
             handles=(node.name,),

@@ -9,7 +9,7 @@ from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import CALL, bytes_attr, shape_proto
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.ops import CallKind
-from graphfreeze.graph.refs import is_control
+from graphfreeze.graph.refs import attr_of, is_control
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Call
 from graphfreeze.passes.needs import Layout, Mode
@@ -91,7 +91,7 @@ def _hand_over(
     """Inputs, dtypes, shapes and counts of the calling node."""
     data = [text for text in node.input if not is_control(text)]
     controls = [text for text in node.input if is_control(text)]
-    read_only = list(node.attr["_read_only_resource_inputs"].list.i)
+    read_only = list(attr_of(node, "_read_only_resource_inputs").list.i)
     no_longer: list[int] = []
     for slot in sorted(layout.inplace):
         index = slot - call.offset + call.start
@@ -131,14 +131,14 @@ def _notes(rewriter: Rewriter, call: Call, layout: Layout) -> dict[str, dict[str
 
 def _set_loop_shape(node: NodeDef, slot: int, shape: tuple[int, ...]) -> None:
     for name in ("output_shapes", "_output_shapes"):
-        if slot < len(node.attr[name].list.shape):
+        if slot < len(attr_of(node, name).list.shape):
             node.attr[name].list.shape[slot].CopyFrom(shape_proto(shape))
 
 
 def _grow_loop(node: NodeDef, shapes: list[tuple[int, ...]]) -> None:
     """A loop gives every input back. Gradients go by ``_num_original_outputs``: forgetting it is silently wrong."""
     for name in ("output_shapes", "_output_shapes"):
-        if node.attr[name].list.shape:
+        if attr_of(node, name).list.shape:
             node.attr[name].list.shape.extend(shape_proto(shape) for shape in shapes)
     if "_num_original_outputs" in node.attr:
         node.attr["_num_original_outputs"].i += len(shapes)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from graphfreeze.graph.ops import CALLS, CallKind
-from graphfreeze.graph.refs import is_control, producer
+from graphfreeze.graph.refs import attr_of, is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.prune import called_functions
 from graphfreeze.savedmodel.protos import MetaGraphDef
@@ -53,7 +53,7 @@ def calls_fit(meta: MetaGraphDef) -> Iterator[str]:
             op = CALLS.get(node.op)
             if op is None:
                 continue
-            passed = list(node.attr[op.types].list.type)
+            passed = list(attr_of(node, op.types).list.type)
             for name in called_functions(node):
                 if name not in functions:
                     if name != node.op:

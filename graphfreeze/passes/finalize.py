@@ -13,7 +13,7 @@ import numpy as np
 
 from graphfreeze.errors import InternalError, NoMatchError
 from graphfreeze.graph.ops import CALLS
-from graphfreeze.graph.refs import producer
+from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Trace, trace_meta_graph
 from graphfreeze.passes.check import broken_rules
@@ -95,7 +95,7 @@ def _restore_values(draft: Draft, trace: Trace, marks: Marks) -> None:
                 raise InternalError(f"no stored value for '{trace.variables[storage].name}'")
             value = entry.region.put(value, draft.tensor(source))
         if value.tobytes() != stored.tobytes():
-            draft.put[key] = np.ascontiguousarray(value)
+            draft.put[key] = np.asarray(value, order="C")
     draft.drop |= {k for v in marks.ours if (k := trace.variables[v].key) is not None}
 
 
@@ -113,7 +113,7 @@ def _restore_graphs(draft: Draft, meta: MetaGraphDef, trace: Trace, marks: Marks
     undo = Undo(functions)
     savers = set(saver.values())
     for node in main.node_list:
-        if node.op in CALLS and node.attr["f"].func.name not in savers:
+        if node.op in CALLS and attr_of(node, "f").func.name not in savers:
             undo.undo_call(main, node, handles)
     names = {name: undo.build(name, change) for name, change in changes.items()}
     _rename_concrete(meta, names)

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import ADDED, FACT, REPLACES, tensor_value
-from graphfreeze.graph.refs import producer
+from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Body, Trace
 from graphfreeze.passes.facts import Fact, check_format, read_fact
@@ -155,7 +155,7 @@ def _tie(
             stored = trace.variables[held].key
             return None if stored is None else draft.tensor(stored)
         for node in function.node_def if function is not None else ():
-            if node.op == "Const" and node.attr[ADDED].s.decode() == key and node.name.startswith(f"{anchor}/graphfreeze/"):
+            if node.op == "Const" and attr_of(node, ADDED).s.decode() == key and node.name.startswith(f"{anchor}/graphfreeze/"):
                 return tensor_value(node.attr["value"].tensor)
         return None
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from graphfreeze.graph.attrs import CHANGED, FACT, REPLACES, bytes_attr, shape_proto, type_attr
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.ops import Access
-from graphfreeze.graph.refs import is_control
+from graphfreeze.graph.refs import attr_of, is_control
 from graphfreeze.graph.scope import Scope, Use
 from graphfreeze.graph.trace import Body, Read
 from graphfreeze.lowering.emitter import Emitter, control_inputs
@@ -77,7 +77,7 @@ def gather_again(emit: Emitter, node: NodeDef, value: str, dtype: int) -> str:
     ids, id_dtype = node.input[1], node.attr["Tindices"].type
     if node.op == "ResourceGatherNd":
         return emit.gather_nd(value, ids, dtype, id_dtype)
-    batch = node.attr["batch_dims"].i
+    batch = attr_of(node, "batch_dims").i
     return emit.gather(value, ids, dtype, id_dtype, axis=batch, batch_dims=batch)
 
 

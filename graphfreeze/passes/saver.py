@@ -7,6 +7,9 @@ Loaders without objects (the TF1 loader, TensorFlow Serving, Java, Go, C++) rest
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
+
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import ADDED, bytes_attr, shape_proto, type_attr
 from graphfreeze.graph.names import FreshNames, changed_function_name
@@ -139,15 +142,29 @@ def _grow_names(scope: Scope, names_ref: str, slices_ref: str, keys: list[str]) 
             node.attr["_output_shapes"].list.shape[0].CopyFrom(shape_proto((count + len(keys),)))
 
 
-def set_saved_object_graph(main: Scope, call: NodeDef, graph: TrackableObjectGraph) -> None:
-    """Replaces the serialised object graph that the save function writes under its well-known key."""
+def set_saved_object_graph(
+    main: Scope, call: NodeDef, graph: TrackableObjectGraph, renamed: Mapping[str, str] = MappingProxyType({})
+) -> None:
+    """Replaces the serialised object graph that the save function writes under its well-known key.
+
+    It is the checkpoint's graph, but for the full names: those are the VarHandleOps' there. ``renamed`` holds keys that
+    changed, old -> new.
+    """
     for text in call.input:
         node = main.nodes.get(text.split(":")[0].removeprefix("^"))
         if node is None or node.op != "Const" or node.attr["dtype"].type != DTYPE_NUMBERS["string"]:
             continue
         tensor = node.attr["value"].tensor
         if len(tensor.string_val) == 1 and len(tensor.string_val[0]) > 0:
-            tensor.string_val[0] = graph.SerializeToString(deterministic=True)
+            old = TrackableObjectGraph.FromString(tensor.string_val[0])
+            names = {a.checkpoint_key: a.full_name for n in old.nodes for a in n.attributes}
+            names = {renamed.get(key, key): name for key, name in names.items()}
+            new = TrackableObjectGraph()
+            new.CopyFrom(graph)
+            for node in new.nodes:
+                for attribute in node.attributes:
+                    attribute.full_name = names.get(attribute.checkpoint_key, attribute.full_name)
+            tensor.string_val[0] = new.SerializeToString(deterministic=True)
             return
     raise UnsupportedModelError(
         f"The save function of the model writes no object graph ('{OBJECT_GRAPH_KEY}'): it was written by a TensorFlow "

@@ -15,7 +15,7 @@ from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import ADDED, CALL, CHANGED, REPLACES
 from graphfreeze.graph.names import original_function_name
 from graphfreeze.graph.ops import CALLS, CallKind, CallOp
-from graphfreeze.graph.refs import is_control, parse_ref, producer
+from graphfreeze.graph.refs import attr_of, is_control, parse_ref, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.marks import in_function
 from graphfreeze.passes.undo_signature import drop_arguments, remove_entries, restore_handle
@@ -93,8 +93,8 @@ class Undo:
         """Takes our inputs out of one call, and calls the restored functions."""
         op = CALLS[node.op]
         mark = json.loads(node.attr[CALL].s) if CALL in node.attr else {}
-        start = op.skip + (len(node.attr[op.skip_types].list.type) if op.skip_types else 0)
-        passed = len(node.attr[op.types].list.type)
+        start = op.skip + (len(attr_of(node, op.skip_types).list.type) if op.skip_types else 0)
+        passed = len(attr_of(node, op.types).list.type)
         first_value = passed - mark.get("storages", 0) - mark.get("values", 0)
         dropped = {
             i
@@ -123,6 +123,8 @@ def _called(node: NodeDef) -> Iterator[str]:
 def _function_values(node: NodeDef, op: CallOp) -> Iterator[tuple[str, AttrValue]]:
     """(place, function) of each function attribute; a place is ``attribute:index``."""
     for attribute in op.functions:
+        if attribute not in node.attr:
+            continue
         value = node.attr[attribute]
         functions = [value.func] if value.WhichOneof("value") == "func" else value.list.func
         yield from ((f"{attribute}:{i}", f) for i, f in enumerate(functions))
@@ -136,7 +138,7 @@ def _handles_back(scope: Scope, node: NodeDef, op: CallOp, start: int, offset: i
         node.attr[op.types].list.type[slot - offset] = DT_RESOURCE
         if op.kind is CallKind.LOOP:
             for name in ("output_shapes", "_output_shapes"):
-                if slot < len(node.attr[name].list.shape):
+                if slot < len(attr_of(node, name).list.shape):
                     node.attr[name].list.shape[slot].CopyFrom(TensorShapeProto())
     read_only = mark.get("read_only", ())
     if read_only:
@@ -163,7 +165,7 @@ def _drop_inputs(scope: Scope, node: NodeDef, op: CallOp, start: int, dropped: s
     if op.kind is not CallKind.LOOP:
         return
     for name in ("output_shapes", "_output_shapes"):
-        if node.attr[name].list.shape:
+        if attr_of(node, name).list.shape:
             remove_entries(node.attr[name].list.shape, dropped)
     if "_num_original_outputs" in node.attr:
         node.attr["_num_original_outputs"].i -= len(dropped)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from graphfreeze.graph.names import original_function_name
-from graphfreeze.graph.refs import is_control, producer
+from graphfreeze.graph.refs import attr_of, is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.saver import set_saved_object_graph
 from graphfreeze.passes.undo_signature import drop_arguments, remove_entries
@@ -41,7 +41,7 @@ def undo_saver(
         remove_entries(call.attr["Tin"].list.type, positions)
     save = main.nodes.get(meta.saver_def.save_tensor_name.split(":")[0])
     if save is not None and graph is not None and handles:
-        set_saved_object_graph(main, save, graph)
+        set_saved_object_graph(main, save, graph, renamed)
     return names
 
 
@@ -112,7 +112,7 @@ def _drop_entries(scope: Scope, node: NodeDef, indices: set[int]) -> None:
     if node.op == "SaveV2":
         remove_entries(node.input, {i + 3 for i in indices})
         return
-    if len(node.attr["_output_shapes"].list.shape) > max(indices):
+    if len(attr_of(node, "_output_shapes").list.shape) > max(indices):
         remove_entries(node.attr["_output_shapes"].list.shape, indices)
     for user in scope.node_list:
         for i, text in enumerate(user.input):

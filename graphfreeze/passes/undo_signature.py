@@ -50,11 +50,10 @@ def restore_handle(scope: Scope, position: int, text: str) -> None:
     argument = function.signature.input_arg[position]
     argument.type = DT_RESOURCE
     argument.handle_data.extend(note.signature.input_arg[0].handle_data)
-    attrs = function.arg_attr[position].attr
-    if "_output_shapes" in attrs and "_output_shapes" not in note.arg_attr[0].attr:
-        del attrs["_output_shapes"]
-    if not attrs and 0 not in note.arg_attr:
-        del function.arg_attr[position]
+    if 0 not in note.arg_attr:
+        function.arg_attr.pop(position, None)
+    elif "_output_shapes" not in note.arg_attr[0].attr:
+        function.arg_attr[position].attr.pop("_output_shapes", None)
     shapes = function.attr["_input_shapes"].list.shape if "_input_shapes" in function.attr else ()
     if position < len(shapes):
         shapes[position].CopyFrom(next(iter(note.attr["_input_shapes"].list.shape), TensorShapeProto()))

@@ -88,8 +88,8 @@ def _add_handle(work: Work, handle: str, new: NewVariable) -> None:
 
 def _value(work: Work, index: int, new: NewVariable) -> NDArray[np.generic]:
     if new.value is not None:
-        return np.ascontiguousarray(new.value)
+        return np.asarray(new.value, order="C")
     variable = work.trace.variables[index]
     if variable.key is None or new.region is None:
         raise InternalError(f"no stored value for '{variable.name}'")
-    return np.ascontiguousarray(new.region.take(work.draft.tensor(variable.key)))
+    return np.asarray(new.region.take(work.draft.tensor(variable.key)), order="C")

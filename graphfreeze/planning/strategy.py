@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graphfreeze.errors import UsageError
+from graphfreeze.graph.names import legal_name
 from graphfreeze.planning.plan import Atom, Storage
 from graphfreeze.selection import Box, Copy, Region, Rows, Strategy, complement, describe
 
@@ -43,7 +44,7 @@ class Decision:
 
 
 def _new(request: Request, storage: Storage) -> str:
-    return f"{request.label}/graphfreeze/{storage.value}"
+    return f"{legal_name(request.label)}/graphfreeze/{storage.value}"
 
 
 def hold_whole(request: Request, *, strict: bool | None = None) -> Decision:
