@@ -17,8 +17,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.lowering.merge import Merge
-from graphfreeze.selection import Region, mask_region, points_region, region_from_dict, region_to_dict, rows_region
+from graphfreeze.lowering.geometry import row_set
+from graphfreeze.lowering.merge import Merge, Overlay
+from graphfreeze.selection import (
+    Region,
+    Span,
+    mask_region,
+    points_region,
+    region_from_dict,
+    region_to_dict,
+    rows_region,
+)
 
 FORMAT = 1
 """Version of everything that a rewrite leaves in a model."""
@@ -59,15 +68,16 @@ class Fact:
     """Role -> name of the variables that hold geometry."""
 
 
-def fact(merge: Merge, *, limit: int = _INLINE) -> str:
-    """The JSON of a merge."""
+def fact(merge: Merge, *, beside_constants: bool = True) -> str:
+    """The JSON of a merge. Beside the merge's own constants a long region is left to them; elsewhere to variables only."""
     plan = merge.plan
+    stored = [v.role for v in merge.variables if v.role.startswith("mask:")]
     held = []
     for overlay in merge.overlays:
         region: dict[str, Any] = region_to_dict(overlay.region)
-        if len(json.dumps(region)) > limit:
-            axis = getattr(overlay.region, "axis", None)
-            region = {"geometry": overlay.prefix, "kind": type(overlay.region).__name__, "axis": axis}
+        elsewhere = beside_constants or any(role.startswith(f"mask:{overlay.prefix}/") for role in stored)
+        if elsewhere and len(json.dumps(region)) > _INLINE:
+            region = _reference(overlay)
         name = next((v.name for v in merge.variables if v.role == overlay.role), None)
         held.append({"region": region, "role": overlay.role, "trainable": overlay.trainable, "name": name})
     data = {
@@ -86,6 +96,15 @@ def fact(merge: Merge, *, limit: int = _INLINE) -> str:
         "masks": {v.role: v.name for v in merge.variables if v.role.startswith("mask:")},
     }
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
+
+
+def _reference(overlay: Overlay) -> dict[str, Any]:
+    """Where the geometry of a long region is found; ``rows`` says which rows ``row_bits`` holds without a row map."""
+    region = overlay.region
+    rows = row_set(region).rows
+    span = [rows.start, rows.stop, rows.step] if isinstance(rows, Span) else None
+    axis = getattr(region, "axis", None)
+    return {"geometry": overlay.prefix, "kind": type(region).__name__, "axis": axis, "rows": span}
 
 
 def read_fact(text: str | dict[str, Any], geometry: Geometry) -> Fact:
@@ -123,19 +142,18 @@ def _region(data: dict[str, Any], shape: tuple[int, ...], name: str, geometry: G
         return geometry(f"{prefix}/{key}")
 
     indices, table, bits, row_bits = get("indices"), get("map"), get("bits"), get("row_bits")
-    if data["kind"] == "Rows":
-        found = indices if indices is not None else None if table is None else np.flatnonzero(np.asarray(table) >= 0)
-        if found is not None:
-            return rows_region(shape, data["axis"], np.asarray(found, np.int64))
-    elif indices is not None:
-        return points_region(shape, np.asarray(indices, np.int64))
-    elif bits is not None:
+    if indices is not None:
+        listed = np.asarray(indices, np.int64)
+        return rows_region(shape, data["axis"], listed) if data["kind"] == "Rows" else points_region(shape, listed)
+    if bits is not None:
         return mask_region(_unpack(bits, shape[0], shape))
-    elif row_bits is not None:
-        rows = np.flatnonzero(np.asarray(table) >= 0) if table is not None else np.arange(len(row_bits))
+    if row_bits is not None:
+        rows = np.flatnonzero(np.asarray(table) >= 0) if table is not None else np.arange(*data["rows"])
         flags = np.zeros((shape[0], prod(shape[1:])), np.bool_)
         flags[rows] = _unpack(row_bits, len(rows), (len(rows), prod(shape[1:])))
         return mask_region(flags.reshape(shape))
+    if data["kind"] == "Rows" and table is not None:
+        return rows_region(shape, data["axis"], np.flatnonzero(np.asarray(table) >= 0))
     raise UnsupportedModelError(
         f"The frozen elements of '{name}' cannot be told any more: the model does not hold '{prefix}'. "
         "Finalize the model before it is exported by another tool."

@@ -12,7 +12,6 @@ from typing import Any
 
 from graphfreeze.graph.attrs import shape_proto, string_tensor, type_attr
 from graphfreeze.graph.names import FreshNames
-from graphfreeze.lowering.merge import CONST_LIMIT
 from graphfreeze.passes.facts import FORMAT, fact
 from graphfreeze.passes.flags import trainable_nodes
 from graphfreeze.passes.state import Work
@@ -56,7 +55,7 @@ def _content(work: Work) -> bytes:
         "format": FORMAT,
         "source": work.source,
         "spec": work.spec,
-        "variables": [json.loads(fact(m, limit=CONST_LIMIT)) for m in work.merges.values()],
+        "variables": [json.loads(fact(m, beside_constants=False)) for m in work.merges.values()],
         "lists": work.lists,
     }
     return json.dumps(data, sort_keys=True).encode()

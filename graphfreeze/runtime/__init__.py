@@ -1,0 +1,1 @@
+"""Everything that starts TensorFlow; each module imports it inside its functions."""

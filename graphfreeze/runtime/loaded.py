@@ -1,0 +1,109 @@
+"""Questions about a rewritten model that is loaded: what trains, and what the effective values are.
+
+Works on what ``tf.saved_model.load`` returned. Nothing here is needed to train: without graphfreeze the same list is
+``loaded.graphfreeze.info.concrete_functions[0].trainable_variables``.
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from graphfreeze.errors import NoMatchError, UsageError
+from graphfreeze.passes.facts import Fact, check_format, read_fact
+
+
+def trainable_variables(loaded: Any) -> list[Any]:
+    """The ``tf.Variable`` objects to give to an optimizer, in the order of the source, a part in its variable's place.
+
+    Args:
+        loaded: What ``tf.saved_model.load`` returned for a rewritten model.
+
+    Raises:
+        UsageError: the model carries no freeze.
+    """
+    return list(_info(loaded).concrete_functions[0].trainable_variables)
+
+
+def value(loaded: Any, name: str) -> NDArray[Any]:
+    """The effective value of a variable: the frozen value at frozen elements, the trained value elsewhere.
+
+    Args:
+        loaded: What ``tf.saved_model.load`` returned for a rewritten model.
+        name: The variable's name, or its path in the object graph where several have that name.
+
+    Returns:
+        An array of the variable's shape and dtype.
+
+    Raises:
+        UsageError: the model carries no freeze.
+        NoMatchError: no variable, or more than one, has that name.
+    """
+    data = json.loads(_info(loaded)().numpy())
+    check_format(data.get("format"))
+    wanted = name.removesuffix(":0")
+    new = {v.name.removesuffix(":0"): v for v in getattr(loaded.graphfreeze, "variables", ())}
+    found = [d for d in data["variables"] if wanted == d["path"]] or [d for d in data["variables"] if wanted == d["name"]]
+    if len(found) > 1:
+        paths = ", ".join(f"'{d['path']}'" for d in found)
+        raise NoMatchError(f"'{name}' names {len(found)} frozen variables. Give the path of one: {paths}")
+    if not found:
+        return _untouched(loaded, wanted)
+    return _effective(loaded, found[0], new)
+
+
+def _info(loaded: Any) -> Any:
+    holder = getattr(loaded, "graphfreeze", None)
+    if holder is None or not hasattr(holder, "info"):
+        raise UsageError(
+            "This object carries no freeze: it has no 'graphfreeze.info'. Load a model that graphfreeze rewrote, with "
+            "tf.saved_model.load"
+        )
+    return holder.info
+
+
+def _effective(loaded: Any, data: dict[str, Any], new: dict[str, Any]) -> NDArray[Any]:
+    masks: dict[str, str] = data["masks"]
+
+    def geometry(key: str) -> NDArray[np.generic] | None:
+        name = masks.get(f"mask:{key}")
+        return None if name is None else np.asarray(new[name].numpy())
+
+    fact: Fact = read_fact(data, geometry)
+    result = np.asarray(_at(loaded, fact.path).numpy())
+    for held in fact.held:
+        if held.name is not None:
+            result = held.region.put(result, np.asarray(new[held.name].numpy()))
+    return result
+
+
+def _at(loaded: Any, path: str) -> Any:
+    """The object at a path of the object graph; list entries are numbers, dictionary entries keys."""
+    found = loaded
+    for part in path.split("/"):
+        if hasattr(found, part):
+            found = getattr(found, part)
+        elif part.isdigit() and hasattr(found, "__getitem__"):
+            found = found[int(part)]
+        elif hasattr(found, "__getitem__"):
+            found = found[part]
+        else:
+            raise NoMatchError(f"The loaded model has no object at '{path}'")
+    return found
+
+
+def _untouched(loaded: Any, name: str) -> NDArray[Any]:
+    """A variable without a freeze, by the name or path it has in the loaded model."""
+    captured = {
+        v.name.removesuffix(":0"): v for v in _info(loaded).concrete_functions[0].trainable_variables
+    }
+    if name in captured:
+        return np.asarray(captured[name].numpy())
+    try:
+        return np.asarray(_at(loaded, name).numpy())
+    except (NoMatchError, AttributeError, KeyError, IndexError, TypeError):
+        known = ", ".join(f"'{n}'" for n in list(captured)[:5])
+        raise NoMatchError(f"No variable is called '{name}'. Trainable are: {known}") from None
