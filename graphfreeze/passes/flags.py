@@ -9,134 +9,121 @@ nothing else in the object graph holds, ``graphfreeze/held`` keeps it, or it cou
 from __future__ import annotations
 
 from graphfreeze.graph.variables import Variable
-from graphfreeze.lowering.merge import Merge
 from graphfreeze.passes.state import Stored, Work
-from graphfreeze.passes.variables import CHILD
-from graphfreeze.savedmodel import append_node, children, match_nodes, object_paths
+from graphfreeze.passes.variables import hold_under
+from graphfreeze.savedmodel import children, match_nodes, object_paths
 from graphfreeze.selection import Strategy
 
-_LISTS = ("trainable_variables", "variables", "non_trainable_variables")
+_TRAINABLE, _ALL, _OTHERS = "trainable_variables", "variables", "non_trainable_variables"
 
 
 def set_flags(work: Work) -> None:
     """Sets flags and lists of every variable that the plan touches."""
-    for index, merge in work.merges.items():
-        variable = work.trace.variables[index]
-        trains = merge.base_trains
-        graph = work.meta.object_graph_def
-        for node_id in (variable.node_id, *variable.copies):
-            if node_id is None:
-                continue
-            if trains and merge.plan.enabled:
-                graph.nodes[node_id].variable.trainable = True
-            elif not trains:
-                graph.nodes[node_id].variable.trainable = False
-        _change_lists(work, index, variable, merge)
-
-
-def _change_lists(work: Work, index: int, variable: Variable, merge: Merge) -> None:
-    stored = [s for (i, _), s in work.stored.items() if i == index]
-    parts = [s for s in stored if s.new.trainable]
-    if variable.node_id is None:
-        return
-    if not merge.base_trains:
-        position = _replace(work, "trainable_variables", variable.node_id, [s.node_id for s in parts])
-        if position is not None:
-            note = {"list": "trainable_variables", "position": position, "variable": variable.path}
-            work.lists.append({**note, "parts": len(parts)})
-            if _append(work, "non_trainable_variables", variable.node_id):
-                work.lists.append({"list": "non_trainable_variables", "variable": variable.path, "position": None})
-    for new in stored:
-        if _list(work, "variables") is not None and _holds(work, "variables", variable.node_id):
-            _append(work, "variables", new.node_id)
-            if not new.new.trainable:
-                _append(work, "non_trainable_variables", new.node_id)
-    _keep_reachable(work, variable)
-
-
-def _list(work: Work, name: str) -> int | None:
-    node_id = children(work.meta.object_graph_def, 0).get(name)
-    if node_id is None:
-        return None
-    node = work.meta.object_graph_def.nodes[node_id]
-    is_list = all(c.local_name.isdigit() for c in node.children)
-    return node_id if node.WhichOneof("kind") == "user_object" and is_list else None
-
-
-def _holds(work: Work, name: str, node_id: int) -> bool:
-    found = _list(work, name)
-    return found is not None and any(c.node_id == node_id for c in work.meta.object_graph_def.nodes[found].children)
-
-
-def _replace(work: Work, name: str, old: int, new: list[int]) -> int | None:
-    """Puts nodes in the place of one, in both object graphs; returns that place, None where it was not in the list."""
-    found = _list(work, name)
-    if found is None:
-        return None
-    entries = [c.node_id for c in work.meta.object_graph_def.nodes[found].children]
-    if old not in entries:
-        return None
-    place = entries.index(old)
-    _set_entries(work, found, [*entries[:place], *new, *entries[place + 1 :]])
-    return place
-
-
-def _append(work: Work, name: str, node_id: int) -> bool:
-    """Adds a node to a list; False where there is no such list, or the node is in it."""
-    found = _list(work, name)
-    if found is None:
-        return False
-    entries = [c.node_id for c in work.meta.object_graph_def.nodes[found].children]
-    if node_id in entries:
-        return False
-    _set_entries(work, found, [*entries, node_id])
-    return True
-
-
-def _set_entries(work: Work, found: int, entries: list[int]) -> None:
-    graph, bundle_graph = work.meta.object_graph_def, work.bundle_graph
-    matched = {} if bundle_graph is None else match_nodes(graph, bundle_graph)
-    del graph.nodes[found].children[:]
-    for i, node_id in enumerate(entries):
-        graph.nodes[found].children.add(node_id=node_id, local_name=str(i))
-    if bundle_graph is not None and found in matched:
-        node = bundle_graph.nodes[matched[found]]
-        del node.children[:]
-        for i, node_id in enumerate(entries):
-            if node_id in matched:
-                node.children.add(node_id=matched[node_id], local_name=str(i))
-
-
-def _keep_reachable(work: Work, variable: Variable) -> None:
-    graph, bundle_graph = work.meta.object_graph_def, work.bundle_graph
-    if variable.node_id is None or variable.node_id in object_paths(graph):
-        return
-    matched = bundle_id_by_key(work, variable)
-    for proto, node_id in ((graph, variable.node_id), (bundle_graph, matched)):
-        if proto is None or node_id is None:
+    lists = _Lists(work)
+    graph = work.meta.object_graph_def
+    for variable, planned in zip(work.trace.variables, work.plan.variables, strict=True):
+        merge = work.merges.get(variable.index)
+        if variable.node_id is None or (merge is None and not planned.enabled):
             continue
-        child = children(proto, 0).get(CHILD)
-        if child is None:
-            child, node = append_node(proto, 0, CHILD)
-            if proto is graph:
-                node.user_object.identifier = "_generic_user_object"
-        held = children(proto, child).get("held")
-        if held is None:
-            held, node = append_node(proto, child, "held")
-            if proto is graph:
-                node.user_object.identifier = "trackable_list_wrapper"
-        count = len(proto.nodes[held].children)
-        proto.nodes[held].children.add(node_id=node_id, local_name=str(count))
+        trains = merge is None or merge.base_trains
+        if planned.enabled or not trains:
+            for node_id in (variable.node_id, *variable.copies):
+                graph.nodes[node_id].variable.trainable = trains
+        stored = [s for (i, _), s in work.stored.items() if i == variable.index]
+        parts = [s.node_id for s in stored if s.new.trainable]
+        if not trains:
+            _turn_off(work, lists, variable, variable.node_id, parts)
+        if planned.enabled:
+            _turn_on(work, lists, variable, variable.node_id, [variable.node_id] if trains else parts)
+        for new in stored if variable.node_id in lists.entries(_ALL) else ():
+            lists.append(_ALL, new.node_id)
+            if not new.new.trainable:
+                lists.append(_OTHERS, new.node_id)
+        lists.keep_reachable(variable.node_id)
 
 
-def bundle_id_by_key(work: Work, variable: Variable) -> int | None:
-    """The variable's node in the checkpoint's object graph."""
-    if work.bundle_graph is None:
-        return None
-    for i, node in enumerate(work.bundle_graph.nodes):
-        if any(a.checkpoint_key == variable.key for a in node.attributes):
-            return i
-    return None
+def _turn_off(work: Work, lists: _Lists, variable: Variable, node_id: int, parts: list[int]) -> None:
+    place = lists.replace(_TRAINABLE, node_id, parts)
+    if place is not None:
+        work.lists.append({"list": _TRAINABLE, "position": place, "variable": variable.path, "parts": len(parts)})
+        if lists.append(_OTHERS, node_id):
+            work.lists.append({"list": _OTHERS, "variable": variable.path, "position": None})
+
+
+def _turn_on(work: Work, lists: _Lists, variable: Variable, node_id: int, trainable: list[int]) -> None:
+    """The source left it out of what trains; what of it trains now joins the end of that list."""
+    if node_id not in lists.entries(_ALL):
+        return
+    for added in trainable:
+        if lists.append(_TRAINABLE, added) and added == node_id:
+            work.lists.append({"list": _TRAINABLE, "variable": variable.path, "position": None})
+    if node_id in trainable and (place := lists.replace(_OTHERS, node_id, [])) is not None:
+        work.lists.append({"list": _OTHERS, "variable": variable.path, "position": place, "parts": 0})
+
+
+class _Lists:
+    """The root's lists of variables, changed in both object graphs alike."""
+
+    def __init__(self, work: Work) -> None:
+        self.graph, self.bundle_graph = work.meta.object_graph_def, work.bundle_graph
+        # Taken before anything changes: a variable that leaves its only list could not be matched after that.
+        self.matched = {} if self.bundle_graph is None else match_nodes(self.graph, self.bundle_graph)
+
+    def find(self, name: str) -> int | None:
+        """The list of that name, if the root has one."""
+        node_id = children(self.graph, 0).get(name)
+        if node_id is None:
+            return None
+        node = self.graph.nodes[node_id]
+        is_list = all(c.local_name.isdigit() for c in node.children)
+        return node_id if node.WhichOneof("kind") == "user_object" and is_list else None
+
+    def entries(self, name: str) -> list[int]:
+        """The nodes in a list; none where the root has no such list."""
+        found = self.find(name)
+        return [] if found is None else [c.node_id for c in self.graph.nodes[found].children]
+
+    def replace(self, name: str, old: int, new: list[int]) -> int | None:
+        """Puts nodes in the place of one; returns that place, None where it was not in the list."""
+        entries = self.entries(name)
+        if old not in entries:
+            return None
+        place = entries.index(old)
+        self._set(name, [*entries[:place], *new, *entries[place + 1 :]])
+        return place
+
+    def append(self, name: str, node_id: int) -> bool:
+        """Adds a node to a list; False where there is no such list, or the node is in it."""
+        entries = self.entries(name)
+        if self.find(name) is None or node_id in entries:
+            return False
+        self._set(name, [*entries, node_id])
+        return True
+
+    def _set(self, name: str, entries: list[int]) -> None:
+        found = self.find(name)
+        assert found is not None
+        del self.graph.nodes[found].children[:]
+        for i, node_id in enumerate(entries):
+            self.graph.nodes[found].children.add(node_id=node_id, local_name=str(i))
+        if self.bundle_graph is not None and found in self.matched:
+            node = self.bundle_graph.nodes[self.matched[found]]
+            del node.children[:]
+            for i, node_id in enumerate(entries):
+                if node_id in self.matched:
+                    node.children.add(node_id=self.matched[node_id], local_name=str(i))
+
+    def keep_reachable(self, node_id: int) -> None:
+        """Holds a variable under ``graphfreeze/held`` where nothing else in one of the graphs holds it any more."""
+        places = [(self.graph, node_id)]
+        if self.bundle_graph is not None and node_id in self.matched:
+            places.append((self.bundle_graph, self.matched[node_id]))
+        if all(number in object_paths(proto) for proto, number in places):
+            return
+        held = hold_under(self.graph, "held")
+        name = str(len(self.graph.nodes[held].children))
+        for proto, number in places:
+            proto.nodes[hold_under(proto, "held")].children.add(node_id=number, local_name=name)
 
 
 def trainable_nodes(work: Work) -> list[int]:

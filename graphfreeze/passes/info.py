@@ -15,7 +15,7 @@ from graphfreeze.graph.names import FreshNames
 from graphfreeze.passes.facts import FORMAT, fact
 from graphfreeze.passes.flags import trainable_nodes
 from graphfreeze.passes.state import Work
-from graphfreeze.passes.variables import CHILD
+from graphfreeze.passes.variables import CHILD, mark_user_object
 from graphfreeze.savedmodel import DT_RESOURCE, append_node, children
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, StructuredValue
 
@@ -33,9 +33,7 @@ def add_info(work: Work) -> None:
     child = children(graph, 0).get(CHILD)
     if child is None:
         child, node = append_node(graph, 0, CHILD)
-        node.user_object.identifier = "_generic_user_object"
-        node.user_object.version.producer = 1
-        node.user_object.version.min_consumer = 1
+        mark_user_object(node, "_generic_user_object")
     _, node = append_node(graph, child, INFO)
     node.function.concrete_functions.append(name)
     node.function.function_spec.fullargspec.CopyFrom(_no_arguments())
@@ -56,6 +54,7 @@ def _content(work: Work) -> bytes:
         "source": work.source,
         "spec": work.spec,
         "variables": [json.loads(fact(m, beside_constants=False)) for m in work.merges.values()],
+        "enabled": [v.path for i, v in enumerate(work.plan.variables) if v.enabled and i not in work.merges],
         "lists": work.lists,
     }
     return json.dumps(data, sort_keys=True).encode()

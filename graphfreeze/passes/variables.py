@@ -15,7 +15,7 @@ from graphfreeze.graph.attrs import bytes_attr, shape_attr, shape_proto, type_at
 from graphfreeze.lowering.merge import NewVariable
 from graphfreeze.passes.state import Stored, Work
 from graphfreeze.savedmodel import DTYPE_NUMBERS, add_variable_value, append_node, checkpoint_key, children
-from graphfreeze.savedmodel.protos import AttrValue, SavedObject
+from graphfreeze.savedmodel.protos import AttrValue, Message, SavedObject
 
 CHILD = "graphfreeze"
 """The child of the root that holds everything of ours."""
@@ -32,8 +32,8 @@ def add_variables(work: Work) -> None:
             f"The model at '{work.draft.model.directory}' has no object-based checkpoint, so a frozen copy cannot be "
             "stored. Freeze whole variables with --strategy stop, or save the model with its variables."
         )
-    holder = _holder(graph)
-    holder_in_bundle = _holder(bundle_graph)
+    holder = hold_under(graph, "variables")
+    holder_in_bundle = hold_under(bundle_graph, "variables")
     names = work.names()
     for index, new in needed:
         number = str(len(children(graph, holder)))
@@ -48,20 +48,21 @@ def add_variables(work: Work) -> None:
         work.stored[index, new.role] = Stored(new, node_id, handle, key)
 
 
-def _holder(graph: object) -> int:
-    """The list ``graphfreeze/variables``, made where it is missing. Works on both object graphs."""
+def hold_under(graph: Message, name: str) -> int:
+    """The list ``graphfreeze/NAME``, made where it is missing. Works on both object graphs."""
     child = children(graph, 0).get(CHILD)
     if child is None:
         child, node = append_node(graph, 0, CHILD)
-        _mark_user_object(node, "_generic_user_object")
-    held = children(graph, child).get("variables")
+        mark_user_object(node, "_generic_user_object")
+    held = children(graph, child).get(name)
     if held is None:
-        held, node = append_node(graph, child, "variables")
-        _mark_user_object(node, "trackable_list_wrapper")
+        held, node = append_node(graph, child, name)
+        mark_user_object(node, "trackable_list_wrapper")
     return held
 
 
-def _mark_user_object(node: object, identifier: str) -> None:
+def mark_user_object(node: Message, identifier: str) -> None:
+    """Says what to revive a node of the saved graph as; the checkpoint's graph has no kinds."""
     if isinstance(node, SavedObject):
         node.user_object.identifier = identifier
         node.user_object.version.producer = 1
