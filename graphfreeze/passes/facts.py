@@ -69,7 +69,7 @@ class Fact:
 
 
 def fact(merge: Merge, *, beside_constants: bool = True) -> str:
-    """The JSON of a merge. Beside the merge's own constants a long region is left to them; elsewhere to variables only."""
+    """The JSON of a merge; a long region is left to the geometry: to constants beside the merge, else to variables."""
     plan = merge.plan
     stored = [v.role for v in merge.variables if v.role.startswith("mask:")]
     held = []
@@ -147,7 +147,7 @@ def _region(data: dict[str, Any], shape: tuple[int, ...], name: str, geometry: G
         return rows_region(shape, data["axis"], listed) if data["kind"] == "Rows" else points_region(shape, listed)
     if bits is not None:
         return mask_region(_unpack(bits, shape[0], shape))
-    if row_bits is not None:
+    if row_bits is not None and (table is not None or data["rows"] is not None):
         rows = np.flatnonzero(np.asarray(table) >= 0) if table is not None else np.arange(*data["rows"])
         flags = np.zeros((shape[0], prod(shape[1:])), np.bool_)
         flags[rows] = _unpack(row_bits, len(rows), (len(rows), prod(shape[1:])))

@@ -1,6 +1,7 @@
 """Facts travel as JSON; a long region is read back from the geometry that the graph holds."""
 
 import json
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.ops import Access
 from graphfreeze.lowering.merge import build_merge
+from graphfreeze.passes import facts
 from graphfreeze.passes.facts import fact, read_fact
 from graphfreeze.planning import VariablePlan
 from graphfreeze.planning.strategy import Request, decide
@@ -41,8 +43,13 @@ def merge_of(region, paths=PATHS[2], strategy=Strategy.MASK, copy=Copy.SNAPSHOT,
     return build_merge(plan, paths)
 
 
-def read_back(merge, limit):
-    return read_fact(fact(merge, limit=limit), merge.geometry.get)
+def written(merge, limit, **options):
+    with patch.object(facts, "_INLINE", limit):
+        return fact(merge, **options)
+
+
+def read_back(merge, limit=2048):
+    return read_fact(written(merge, limit), merge.geometry.get)
 
 
 @settings(max_examples=150, deadline=None)
@@ -96,17 +103,17 @@ def test_the_golden_text_of_a_fact():
 
 def test_a_fact_of_every_strategy_is_read_back():
     region = box_region((6, 2), [slice(0, 3)])
-    split = read_back(merge_of(region, strategy=Strategy.SPLIT), 2048)
+    split = read_back(merge_of(region, strategy=Strategy.SPLIT))
     assert [(h.role, h.trainable, h.name) for h in split.held] == [("part:1", True, "w/graphfreeze/trainable")]
     assert (split.name, split.path, split.shape, split.dtype) == ("w", "p/w", (6, 2), "float32")
-    stop = read_back(merge_of(whole_region((6, 2)), strategy=Strategy.STOP), 2048)
+    stop = read_back(merge_of(whole_region((6, 2)), strategy=Strategy.STOP))
     assert (stop.strategy, stop.held, stop.masks) == ("stop", (), {})
 
 
 def test_masks_are_named():
     rows = rows_region((40_000, 2), 0, np.flatnonzero(np.arange(40_000) % 3))
     merge = merge_of(rows)
-    assert read_back(merge, 2048).masks == {
+    assert read_back(merge).masks == {
         "mask:copy1/indices": "w/graphfreeze/mask",
         "mask:copy1/map": "w/graphfreeze/mask_1",
     }
@@ -125,8 +132,24 @@ def test_a_fact_of_a_newer_version_is_refused():
 def test_geometry_that_is_gone_is_named():
     merge = merge_of(mask_region(np.arange(12).reshape(6, 2) % 3 == 0))
     with pytest.raises(UnsupportedModelError) as error:
-        read_fact(fact(merge, limit=0), {}.get)
+        read_fact(written(merge, 0), {}.get)
     assert str(error.value) == (
         "The frozen elements of 'w' cannot be told any more: the model does not hold 'copy1'. Finalize the model "
         "before it is exported by another tool."
     )
+
+
+def test_away_from_its_constants_a_region_is_written_out():
+    merge = merge_of(mask_region(np.arange(12).reshape(6, 2) % 3 == 0))
+    assert json.loads(written(merge, 0, beside_constants=False))["held"][0]["region"]["kind"] == "dense"
+    assert json.loads(written(merge, 0))["held"][0]["region"]["geometry"] == "copy1"
+
+
+def test_row_bits_without_their_rows_are_refused():
+    mask = np.zeros((9, 3), bool)
+    mask[[0, 1, 5], [0, 1, 2]] = True
+    merge = merge_of(mask_region(mask), frozenset({Access.GATHER}))
+    assert {"copy1/map", "copy1/row_bits"} <= set(merge.geometry)
+    alone = {key: array for key, array in merge.geometry.items() if key != "copy1/map"}
+    with pytest.raises(UnsupportedModelError, match="cannot be told any more"):
+        read_fact(written(merge, 0), alone.get)
