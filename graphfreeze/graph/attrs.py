@@ -47,8 +47,10 @@ def types_attr(dtypes: Iterable[int]) -> AttrValue:
     return AttrValue(list=AttrValue.ListValue(type=list(dtypes)))
 
 
-def shape_proto(shape: Iterable[int]) -> TensorShapeProto:
-    """A static shape."""
+def shape_proto(shape: Iterable[int] | None) -> TensorShapeProto:
+    """A static shape; None for one of unknown rank."""
+    if shape is None:
+        return TensorShapeProto(unknown_rank=True)
     return TensorShapeProto(dim=[TensorShapeProto.Dim(size=d) for d in shape])
 
 

@@ -72,7 +72,7 @@ class Scope:
         parsed = parse_ref(ref, in_function=self.in_function)
         if parsed.is_argument:
             position = self.arguments.index(parsed.node)
-            noted = self.proto.arg_attr[position] if position in self.proto.arg_attr else None
+            noted = self.proto.arg_attr.get(position)
             shapes = () if noted is None else attr_of(noted, "_output_shapes").list.shape
         else:
             node = self.nodes.get(parsed.node)

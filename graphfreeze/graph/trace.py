@@ -251,8 +251,8 @@ class _Tracer:
         op = CALLS[node.op]
         start = op.skip + (len(attr_of(node, op.skip_types).list.type) if op.skip_types else 0)
         passed = len(attr_of(node, op.types).list.type)
-        for index, variable, slot in taken:
-            if not start <= index < start + passed:
+        for position, variable, slot in taken:
+            if not start <= position < start + passed:
                 self._not_followed(body, node, variable, slot, "takes it otherwise than as an argument of its function")
         taken = [t for t in taken if start <= t[0] < start + passed]
         callees: list[Callee] = []

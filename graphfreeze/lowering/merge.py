@@ -77,6 +77,11 @@ class Merge:
         """Roles of the new variables, in a fixed order."""
         return tuple(v.role for v in self.variables)
 
+    @property
+    def typed(self) -> tuple[int, tuple[int, ...] | None]:
+        """Dtype and shape of the effective value; the shape is None where it is not known."""
+        return self.dtype, self.plan.shape
+
     def replaces_base(self) -> Overlay | None:
         """The overlay that covers everything, if there is one."""
         return next((o for o in self.overlays if o.region.is_whole), None)

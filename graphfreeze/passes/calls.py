@@ -36,10 +36,11 @@ def rewire_call(
         return
     node = scope.nodes[call.node]
     if call.op.kind is CallKind.DATA and layout.appended:
+        where = f"function '{scope.name}'" if scope.in_function else "the main graph"
         raise UnsupportedModelError(
-            f"Node '{node.name}' ({node.op}) in {'function ' + repr(scope.name) if scope.in_function else 'the main graph'} "
-            "hands a variable to a data function that both reads and uses it as a handle, so it cannot be passed by "
-            "value. Freeze another variable, or read this one outside the data function."
+            f"Node '{node.name}' ({node.op}) in {where} hands a variable to a data function that both reads it and uses "
+            "its handle, so it cannot be passed by value. Freeze another variable, or read this one outside the data "
+            "function."
         )
     for callee in call.callees:
         inner = rewriter.needs.callee_layout(call, callee.attribute, mode)
@@ -76,7 +77,7 @@ def _values(
             value = arguments.values[outer[slot]]
         else:
             value = handle  # the slot itself turned into the value, Identity nodes on the way included
-        passed[slot] = (value, (merge.dtype, merge.shape))
+        passed[slot] = (value, merge.typed)
     return passed
 
 
@@ -129,13 +130,13 @@ def _notes(rewriter: Rewriter, call: Call, layout: Layout) -> dict[str, dict[str
     }
 
 
-def _set_loop_shape(node: NodeDef, slot: int, shape: tuple[int, ...]) -> None:
+def _set_loop_shape(node: NodeDef, slot: int, shape: tuple[int, ...] | None) -> None:
     for name in ("output_shapes", "_output_shapes"):
         if slot < len(attr_of(node, name).list.shape):
             node.attr[name].list.shape[slot].CopyFrom(shape_proto(shape))
 
 
-def _grow_loop(node: NodeDef, shapes: list[tuple[int, ...]]) -> None:
+def _grow_loop(node: NodeDef, shapes: list[tuple[int, ...] | None]) -> None:
     """A loop gives every input back. Gradients go by ``_num_original_outputs``: forgetting it is silently wrong."""
     for name in ("output_shapes", "_output_shapes"):
         if attr_of(node, name).list.shape:

@@ -17,7 +17,7 @@ from graphfreeze.passes.calls import rewire_call
 from graphfreeze.passes.needs import Layout, Mode, NeedsAnalysis, layout_of
 from graphfreeze.passes.reads import rewire_reads, take_value
 from graphfreeze.passes.signature import Arguments, change_signature
-from graphfreeze.passes.state import Moved, Work
+from graphfreeze.passes.state import Work
 from graphfreeze.savedmodel import DTYPE_NUMBERS
 from graphfreeze.savedmodel.protos import FunctionDef
 
@@ -36,6 +36,8 @@ class Rewriter:
         self.library: dict[str, FunctionDef] = {f.signature.name: f for f in work.meta.graph_def.library.function}
         self.built: dict[tuple[Key, Mode, Layout], str] = {}
         self.variants: dict[str, list[FunctionDef]] = {}
+        self.tensors: dict[str, dict[str, str]] = {}
+        """Changed function -> raw tensors whose consumers now take another."""
 
     def run(self) -> None:
         """The whole pass."""
@@ -62,7 +64,7 @@ class Rewriter:
         names = FreshNames([*scope.nodes, *scope.arguments])
         body = self.work.trace.bodies[key]
         bound = dict(key.binding)
-        types = {slot: (self.work.merges[v].dtype, self.work.merges[v].shape) for slot, v in self._valued(layout, bound)}
+        types = {slot: self.work.merges[bound[slot]].typed for slot in (*layout.inplace, *layout.values)}
         new = {k: (DTYPE_NUMBERS[s.new.dtype], s.new.shape) for k, s in self.work.stored.items()}
         arguments = change_signature(scope, names, layout, types, new)
         moved = rewire_reads(self, scope, names, body, mode, arguments)
@@ -74,11 +76,9 @@ class Rewriter:
         function.signature.name = name
         if all(v.signature.name != name for v in self.variants.setdefault(key.function, [])):
             self.variants[key.function].append(function)
-        self.work.moved.setdefault(key.function, Moved(name, moved))
+        self.work.replaced.add(key.function)
+        self.tensors[name] = moved
         return name
-
-    def _valued(self, layout: Layout, bound: dict[int, int]) -> list[tuple[int, int]]:
-        return [(slot, bound[slot]) for slot in (*layout.inplace, *layout.values)]
 
     def _bind(self, old: str, new: str, layout: Layout) -> None:
         """Renames a concrete function and appends the storages to its bound inputs."""
@@ -87,7 +87,6 @@ class Rewriter:
         concrete.CopyFrom(graph.concrete_functions[old])
         del graph.concrete_functions[old]
         concrete.bound_inputs.extend(self.work.stored[s].node_id for s in layout.storages)
-        moved = self.work.moved[old]
         for node in graph.nodes:
             match node.WhichOneof("kind"):
                 case "function":
@@ -98,7 +97,7 @@ class Rewriter:
                 case "captured_tensor" if node.captured_tensor.concrete_function == old:
                     tensor = node.captured_tensor.name
                     node.captured_tensor.concrete_function = new
-                    node.captured_tensor.name = moved.tensors.get(tensor, tensor)
+                    node.captured_tensor.name = self.tensors[new].get(tensor, tensor)
         for gradient in self.work.meta.graph_def.library.registered_gradients:
             if gradient.gradient_func == old:
                 gradient.gradient_func = new

@@ -13,7 +13,7 @@ from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
 
 def prune_functions(work: Work) -> None:
     """Removes replaced functions that are not reachable."""
-    remove_unreachable(work.meta, set(work.moved))
+    remove_unreachable(work.meta, work.replaced)
 
 
 def remove_unreachable(meta: MetaGraphDef, replaced: Collection[str]) -> None:

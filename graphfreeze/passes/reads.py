@@ -119,7 +119,7 @@ def read_value(scope: Scope, names: FreshNames, node: NodeDef, merge: Merge, val
     raw = scope.ref(node.name, node.op)
     uses = scope.uses(raw)
     inputs = [value, *node.input[1:]]
-    noted = node.attr["_output_shapes"] if "_output_shapes" in node.attr else None
+    noted = node.attr.get("_output_shapes")
     attrs: dict[str, AttrValue]
     if node.op == "ReadVariableOp":
         op, attrs = "Identity", {"T": type_attr(merge.dtype)}
@@ -144,7 +144,7 @@ def read_value(scope: Scope, names: FreshNames, node: NodeDef, merge: Merge, val
     replace_uses(scope, uses, raw, scope.ref(node.name, op))
 
 
-def take_value(scope: Scope, argument: str, dtype: int, shape: tuple[int, ...]) -> None:
+def take_value(scope: Scope, argument: str, dtype: int, shape: tuple[int, ...] | None) -> None:
     """Lets Identity nodes and results that handed a handle on hand on its value."""
     pending = [argument]
     while pending:
@@ -161,4 +161,3 @@ def take_value(scope: Scope, argument: str, dtype: int, shape: tuple[int, ...]) 
                 shapes = AttrValue(list=AttrValue.ListValue(shape=[shape_proto(shape)]))
                 node.attr["_output_shapes"].CopyFrom(shapes)
                 pending.append(scope.ref(node.name, node.op))
-

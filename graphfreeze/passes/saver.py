@@ -16,7 +16,7 @@ from graphfreeze.graph.names import FreshNames, changed_function_name
 from graphfreeze.graph.refs import is_control
 from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.signature import set_handle_data
-from graphfreeze.passes.state import Moved, Stored, Work
+from graphfreeze.passes.state import Stored, Work
 from graphfreeze.savedmodel import DT_RESOURCE, DTYPE_NUMBERS, OBJECT_GRAPH_KEY
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, NodeDef, TrackableObjectGraph
 
@@ -62,7 +62,7 @@ def _extend_call(work: Work, call: NodeDef, new: list[Stored], extend: object) -
     function.signature.name = name
     index = next(i for i, f in enumerate(library.function) if f.signature.name == old)
     library.function[index].CopyFrom(function)
-    work.moved[old] = Moved(name, {})
+    work.replaced.add(old)
     call.attr["f"].func.name = name
     data = [text for text in call.input if not is_control(text)]
     controls = [text for text in call.input if is_control(text)]

@@ -14,8 +14,8 @@ from graphfreeze.passes.state import StorageKey
 from graphfreeze.savedmodel import DT_RESOURCE
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, Message
 
-Typed = tuple[int, tuple[int, ...]]
-"""(dtype, shape)."""
+Typed = tuple[int, tuple[int, ...] | None]
+"""(dtype, shape); the shape is None where it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,12 +75,12 @@ def note_slot(function: FunctionDef, slot: int) -> str:
     return base64.b64encode(note.SerializeToString(deterministic=True)).decode()
 
 
-def set_handle_data(argument: Message, dtype: int, shape: tuple[int, ...]) -> None:
+def set_handle_data(argument: Message, dtype: int, shape: tuple[int, ...] | None) -> None:
     """Notes dtype and shape of the variable behind a handle; gradients of reloaded loops need it."""
     argument.handle_data.add(dtype=dtype, shape=shape_proto(shape))
 
 
-def _append(function: FunctionDef, name: str, dtype: int, shape: tuple[int, ...]) -> str:
+def _append(function: FunctionDef, name: str, dtype: int, shape: tuple[int, ...] | None) -> str:
     function.signature.input_arg.add(name=name, type=dtype)
     slot = len(function.signature.input_arg) - 1
     function.arg_attr[slot].attr["_user_specified_name"].s = name.encode()
@@ -91,7 +91,7 @@ def _append(function: FunctionDef, name: str, dtype: int, shape: tuple[int, ...]
     return name
 
 
-def _set_shape(function: FunctionDef, slot: int, shape: tuple[int, ...]) -> None:
+def _set_shape(function: FunctionDef, slot: int, shape: tuple[int, ...] | None) -> None:
     noted = AttrValue(list=AttrValue.ListValue(shape=[shape_proto(shape)]))
     function.arg_attr[slot].attr["_output_shapes"].CopyFrom(noted)
     shapes = function.attr["_input_shapes"].list.shape if "_input_shapes" in function.attr else ()

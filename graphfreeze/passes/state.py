@@ -26,14 +26,6 @@ class Stored:
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
-    """What became of a function: its new name, and raw tensors whose consumers now take another."""
-
-    name: str
-    tensors: Mapping[str, str]
-
-
 @dataclass(slots=True)
 class Work:
     """One meta graph in work. Passes change ``meta`` and ``draft``; the rest says what to do."""
@@ -47,8 +39,8 @@ class Work:
     """Digest of the model that is rewritten."""
     spec: Mapping[str, object] = field(default_factory=dict)
     stored: dict[StorageKey, Stored] = field(default_factory=dict)
-    moved: dict[str, Moved] = field(default_factory=dict)
-    """Function of the source -> what became of it."""
+    replaced: set[str] = field(default_factory=set)
+    """Functions of the source that changed ones stand for."""
     lists: list[dict[str, object]] = field(default_factory=list)
     """Entries of root lists that were changed, for ``finalize``."""
 
