@@ -38,9 +38,9 @@ def rewire_call(
     if call.op.kind is CallKind.DATA and layout.appended:
         where = f"function '{scope.name}'" if scope.in_function else "the main graph"
         raise UnsupportedModelError(
-            f"Node '{node.name}' ({node.op}) in {where} hands a variable to a data function that both reads it and uses "
-            "its handle, so it cannot be passed by value. Freeze another variable, or read this one outside the data "
-            "function."
+            f"Node '{node.name}' ({node.op}) in {where} hands a variable to a data function that both reads it and "
+            "uses its handle, so it cannot be passed by value. Freeze another variable, or read this one outside the "
+            "data function."
         )
     for callee in call.callees:
         inner = rewriter.needs.callee_layout(call, callee.attribute, mode)
