@@ -21,10 +21,12 @@ def set_flags(work: Work) -> None:
     """Sets flags and lists of every variable that the plan touches."""
     lists = _Lists(work)
     graph = work.meta.object_graph_def
+    touched: list[int] = []
     for variable, planned in zip(work.trace.variables, work.plan.variables, strict=True):
         merge = work.merges.get(variable.index)
         if variable.node_id is None or (merge is None and not planned.enabled):
             continue
+        touched.append(variable.node_id)
         trains = merge is None or merge.base_trains
         if planned.enabled or not trains:
             for node_id in (variable.node_id, *variable.copies):
@@ -39,7 +41,7 @@ def set_flags(work: Work) -> None:
             lists.append(_ALL, new.node_id)
             if not new.new.trainable:
                 lists.append(_OTHERS, new.node_id)
-        lists.keep_reachable(variable.node_id)
+    lists.keep_reachable(touched)
 
 
 def _turn_off(work: Work, lists: _Lists, variable: Variable, node_id: int, parts: list[int]) -> None:
@@ -113,17 +115,20 @@ class _Lists:
                 if node_id in self.matched:
                     node.children.add(node_id=self.matched[node_id], local_name=str(i))
 
-    def keep_reachable(self, node_id: int) -> None:
-        """Holds a variable under ``graphfreeze/held`` where nothing else in one of the graphs holds it any more."""
-        places = [(self.graph, node_id)]
-        if self.bundle_graph is not None and node_id in self.matched:
-            places.append((self.bundle_graph, self.matched[node_id]))
-        if all(number in object_paths(proto) for proto, number in places):
-            return
-        held = hold_under(self.graph, "held")
-        name = str(len(self.graph.nodes[held].children))
-        for proto, number in places:
-            proto.nodes[hold_under(proto, "held")].children.add(node_id=number, local_name=name)
+    def keep_reachable(self, variables: list[int]) -> None:
+        """Holds variables under ``graphfreeze/held`` that nothing else in one of the graphs holds any more."""
+        found = object_paths(self.graph)
+        found_in_bundle = {} if self.bundle_graph is None else object_paths(self.bundle_graph)
+        for node_id in variables:
+            number = self.matched.get(node_id)
+            if node_id in found and (number is None or number in found_in_bundle):
+                continue
+            held = hold_under(self.graph, "held")
+            name = str(len(self.graph.nodes[held].children))
+            self.graph.nodes[held].children.add(node_id=node_id, local_name=name)
+            if number is not None:
+                held = hold_under(self.bundle_graph, "held")
+                self.bundle_graph.nodes[held].children.add(node_id=number, local_name=name)
 
 
 def trainable_nodes(work: Work) -> list[int]:
