@@ -30,7 +30,7 @@ def execute_plan(draft: Draft, plan: Plan) -> None:
         if not planned.touched():
             continue
         for variable in planned.touched():
-            _refuse_writes(variable)
+            _refuse_writes(variable, planned.label(variable))
         meta = by_tags[planned.tags]
         trace = trace_meta_graph(draft, meta)
         merges = {
@@ -46,11 +46,11 @@ def _paths(trace: Trace, index: int) -> frozenset[Access]:
     return frozenset(r.access.path for _, r in trace.reads(index)) or frozenset({Access.FULL})
 
 
-def _refuse_writes(variable: VariablePlan) -> None:
+def _refuse_writes(variable: VariablePlan, label: str) -> None:
     if variable.strategy is None or not variable.writes:
         return
     write = variable.writes[0]
     raise UnsupportedModelError(
-        f"Cannot freeze '{variable.name}': node '{write.node}' ({write.op}) in function '{write.function}' writes it "
+        f"Cannot freeze '{label}': node '{write.node}' ({write.op}) in function '{write.function}' writes it "
         "inside the graph, and a frozen value must not move. Leave the variable out; graphfreeze plan shows all writes"
     )

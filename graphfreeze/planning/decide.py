@@ -78,8 +78,8 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
         variable = trace.variables[index]
         _refuse_unknown(trace, variable, labels[index])
         described[index] = _hold(source, variable, labels[index], described[index], touched, options)
-    warnings += _warnings(described)
     planned = _meta_graph(source, described)
+    warnings += _warnings(planned)
     if not options.allow_empty and trainable_elements(described) == 0:
         raise NothingToTrainError(
             "The freeze leaves nothing to train: every trainable element of the model is frozen. Freeze less, or pass "
@@ -177,10 +177,10 @@ def _hold(
     )
 
 
-def _warnings(variables: Sequence[VariablePlan]) -> list[str]:
+def _warnings(planned: MetaGraphPlan) -> list[str]:
     found: list[str] = []
-    masked = [v.name for v in variables if v.strategy is Strategy.MASK]
-    live = [v.name for v in variables if v.copy is Copy.LIVE]
+    masked = [planned.label(v) for v in planned.variables if v.strategy is Strategy.MASK]
+    live = [planned.label(v) for v in planned.variables if v.copy is Copy.LIVE]
     if masked:
         found.append(
             f"{_names(masked)}: strategy 'mask' is exact for element-wise optimizers; those with statistics over a "
@@ -192,11 +192,11 @@ def _warnings(variables: Sequence[VariablePlan]) -> list[str]:
             f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by "
             "a Python optimizer. Use copy 'snapshot' for those"
         )
-    for variable in variables:
+    for variable in planned.variables:
         if variable.strategy is not None and variable.writes:
             write = variable.writes[0]
             found.append(
-                f"'{variable.name}' is written in the graph by node '{write.node}' ({write.op}) in function "
+                f"'{planned.label(variable)}' is written in the graph by node '{write.node}' ({write.op}) in function "
                 f"'{write.function}': rewrite refuses it, because nothing guards that write yet"
             )
     return found

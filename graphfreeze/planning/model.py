@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from graphfreeze.errors import UsageError
+from graphfreeze.errors import UnsupportedModelError, UsageError
 from graphfreeze.graph.trace import Trace, trace_meta_graph
 from graphfreeze.planning.decide import Options, Source, plan_meta_graph
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
@@ -47,6 +47,12 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
         result, notes = plan_meta_graph(source, task.rules, task.options)
         planned.append(result)
         found += notes
+    lost = set(task.held) - {v.path for m in planned for v in m.variables}
+    if lost:
+        raise UnsupportedModelError(
+            f"The model is frozen at '{sorted(lost)[0]}', and no variable is found at that path any more. Finalize the "
+            "model first, then rewrite it"
+        )
     if not planned:
         known = ", ".join(str(sorted(tags)) for tags, _ in left_out)
         raise UsageError(
@@ -66,7 +72,9 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
 
 def _refuse_left_out(planned: Sequence[MetaGraphPlan], left_out: Sequence[tuple[tuple[str, ...], Trace]]) -> None:
     """A meta graph that still reads the old storage would compute with dead values."""
-    moved = {v.key: v.name for m in planned for v in m.touched() if any(a.storage is not Storage.BASE for a in v.atoms)}
+    moved = {
+        v.key: m.label(v) for m in planned for v in m.touched() if any(a.storage is not Storage.BASE for a in v.atoms)
+    }
     for tags, trace in left_out:
         for variable in trace.variables:
             if variable.key in moved and any(True for _ in trace.reads(variable.index)):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any
 
-from graphfreeze.errors import UsageError
+from graphfreeze.errors import InputOutputError, UsageError
 from graphfreeze.selection import Copy, Region, Strategy, region_from_dict, region_to_dict
 
 SCHEMA = 1
@@ -102,6 +102,10 @@ class MetaGraphPlan:
     format: str = "TF2"
     """``TF2`` (has functions and an object graph) or ``TF1``."""
 
+    def label(self, variable: VariablePlan) -> str:
+        """What a variable is called in messages: its name, or its path where names repeat."""
+        return variable.path if sum(v.name == variable.name for v in self.variables) > 1 else variable.name
+
     def touched(self) -> tuple[VariablePlan, ...]:
         """The variables that the plan changes."""
         return tuple(v for v in self.variables if v.strategy is not None or v.enabled)
@@ -152,9 +156,10 @@ class Plan:
                 spec=data["spec"],
                 warnings=tuple(data["warnings"]),
             )
-        except (KeyError, TypeError, ValueError) as error:
+        except (KeyError, TypeError, ValueError, InputOutputError) as error:
+            problem = f"{error} is missing" if isinstance(error, KeyError) else str(error).removesuffix(".")
             raise UsageError(
-                f"The plan is damaged: {error!r}. Make it anew with: graphfreeze plan MODEL ... --json"
+                f"The plan is damaged: {problem}. Make it anew with: graphfreeze plan MODEL ... --json"
             ) from error
 
 
