@@ -44,12 +44,16 @@ def is_rewritten(draft: Draft) -> bool:
 
 
 def frozen_regions(draft: Draft) -> dict[str, Region]:
-    """Object path of each frozen variable -> its frozen elements."""
+    """Path of each frozen variable in the finalized model -> its frozen elements."""
     found: dict[str, Region] = {}
     for meta in draft.model.proto.meta_graphs:
         if has_marks(meta):
             trace = trace_meta_graph(draft, meta)
-            found |= {trace.variables[f.variable].path: f.region for f in read_marks(draft, meta, trace).frozen}
+            marks = read_marks(draft, meta, trace)
+            for frozen in marks.frozen:
+                # Without info the model is another one, and the source's paths mean nothing in it.
+                path = frozen.fact.path if marks.info else trace.variables[frozen.variable].path
+                found[path] = frozen.region
     return found
 
 
@@ -104,10 +108,15 @@ def _restore_graphs(draft: Draft, meta: MetaGraphDef, trace: Trace, marks: Marks
     handles = {h for v in marks.ours for h in trace.variables[v].handles}
     changes = _root_changes(meta, trace, marks)
     undo_objects(meta, draft.bundle_graph, trace, marks)
-    renamed = {} if draft.bundle_graph is None else recompute_keys(draft.bundle_graph)
-    for old, new in renamed.items():
-        draft.put[new] = draft.put.pop(old, None) or StoredTensor(old)  # type: ignore[operator]
-        draft.drop.add(old)
+    renamed: dict[str, str] = {}
+    if draft.bundle_graph is not None and marks.saved_again:
+        # Keys are paths: TensorFlow counted them on the graph with our variables in it.
+        renamed = recompute_keys(draft.bundle_graph)
+        moved = {new: draft.put.get(old, StoredTensor(old)) for old, new in renamed.items()}
+        for old in renamed:
+            draft.put.pop(old, None)
+        draft.put |= moved
+        draft.drop |= set(renamed)
     saver = undo_saver(meta, handles, renamed, draft.bundle_graph)
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
     undo = Undo(functions)

@@ -16,10 +16,12 @@ from graphfreeze.passes.facts import FORMAT, fact
 from graphfreeze.passes.flags import trainable_nodes
 from graphfreeze.passes.state import Work
 from graphfreeze.passes.variables import CHILD, mark_user_object
-from graphfreeze.savedmodel import DT_RESOURCE, append_node, children
+from graphfreeze.savedmodel import DT_RESOURCE, append_node, children, node_paths
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, StructuredValue
 
 INFO = "info"
+INFO_FUNCTION = "__inference_info_graphfreeze_0"
+"""Its name as it is written. Saving with TensorFlow counts it anew, from a number above zero."""
 _STRING = 7
 
 
@@ -27,7 +29,7 @@ def add_info(work: Work) -> None:
     """Adds the function, its object, and its concrete function."""
     graph = work.meta.object_graph_def
     names = FreshNames(f.signature.name for f in work.meta.graph_def.library.function)
-    name = names.fresh("__inference_info_graphfreeze_1")
+    name = names.fresh(INFO_FUNCTION)
     captured = trainable_nodes(work)
     work.meta.graph_def.library.function.add().CopyFrom(_function(name, _content(work), len(captured)))
     child = children(graph, 0).get(CHILD)
@@ -56,8 +58,16 @@ def _content(work: Work) -> bytes:
         "variables": [json.loads(fact(m, beside_constants=False)) for m in work.merges.values()],
         "enabled": [v.path for i, v in enumerate(work.plan.variables) if v.enabled and i not in work.merges],
         "lists": work.lists,
+        "places": _places(work),
     }
     return json.dumps(data, sort_keys=True).encode()
+
+
+def _places(work: Work) -> dict[str, list[str]]:
+    """Path in the source -> child names that lead to the variable now: a list that lost it may have been its path."""
+    paths = node_paths(work.meta.object_graph_def)
+    touched = {*work.merges, *(i for i, v in enumerate(work.plan.variables) if v.enabled)}
+    return {v.path: list(paths[v.node_id]) for v in work.trace.variables if v.index in touched and v.node_id in paths}
 
 
 def _function(name: str, content: bytes, captured: int) -> FunctionDef:

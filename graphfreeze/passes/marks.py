@@ -21,10 +21,10 @@ from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Body, Trace
 from graphfreeze.passes.facts import Fact, check_format, read_fact
-from graphfreeze.passes.info import INFO
+from graphfreeze.passes.info import INFO, INFO_FUNCTION
 from graphfreeze.passes.variables import CHILD
-from graphfreeze.savedmodel import Draft, children
-from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef
+from graphfreeze.savedmodel import Draft, children, node_at
+from graphfreeze.savedmodel.protos import FunctionDef, Message, MetaGraphDef
 from graphfreeze.selection import Region, complement, whole_region
 
 
@@ -54,6 +54,11 @@ class Marks:
     """Variables that the rewrite added."""
     info: dict[str, Any] = field(default_factory=dict)
     info_function: str | None = None
+
+    @property
+    def saved_again(self) -> bool:
+        """Whether TensorFlow has written the model since the rewrite."""
+        return self.info_function != INFO_FUNCTION
 
 
 def has_marks(meta: MetaGraphDef) -> bool:
@@ -107,14 +112,20 @@ def read_marks(draft: Draft, meta: MetaGraphDef, trace: Trace) -> Marks:
             if variable not in found:
                 found[variable] = _tie(draft, trace, functions[body.key.function], body, variable, text, anchor)
     info = read_info(meta)
-    by_path = {v.path: v.index for v in trace.variables}
+    by_node = {v.node_id: v.index for v in trace.variables if v.node_id is not None}
     for data in info.get("variables", ()):
-        variable = by_path.get(data["path"])
+        variable = by_node.get(place_of(meta.object_graph_def, info, data["path"]))
         if variable is not None and variable not in found:
             found[variable] = _tie(draft, trace, None, None, variable, data, "")
     frozen = tuple(found[v] for v in sorted(found))
     ours = frozenset(s for f in frozen for s in f.storages.values())
     return Marks(frozen, ours, info, info_function(meta))
+
+
+def place_of(graph: Message, info: dict[str, Any], path: str) -> int | None:
+    """The object-graph node of a variable that had this path in the source."""
+    names = info.get("places", {}).get(path)
+    return None if names is None else node_at(graph, tuple(names))
 
 
 def _facts_in(function: FunctionDef, body: Body) -> Iterator[tuple[int, str, str]]:

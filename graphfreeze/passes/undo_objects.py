@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from graphfreeze.graph.trace import Trace
-from graphfreeze.passes.marks import Marks
+from graphfreeze.passes.marks import Marks, place_of
 from graphfreeze.passes.undo_signature import remove_entries
 from graphfreeze.passes.variables import CHILD
 from graphfreeze.savedmodel import children, match_nodes, node_at
@@ -49,8 +49,9 @@ def _restore_lists(
     graph: Message, bundle_graph: Message | None, matched: Mapping[int, int], marks: Marks, ours: Collection[int | None]
 ) -> None:
     root = children(graph, 0)
+    places = {note["variable"]: place_of(graph, marks.info, note["variable"]) for note in marks.info.get("lists", ())}
     for note in reversed(marks.info.get("lists", ())):
-        node_id = node_at(graph, tuple(note["variable"].split("/")))
+        node_id = places.get(note["variable"])
         found = root.get(note["list"])
         if node_id is None or found is None:
             continue

@@ -7,6 +7,7 @@ Works on what ``tf.saved_model.load`` returned. Nothing here is needed to train:
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -52,7 +53,7 @@ def value(loaded: Any, name: str) -> NDArray[Any]:
         raise NoMatchError(f"'{name}' names {len(found)} frozen variables. Give the path of one: {paths}")
     if not found:
         return _untouched(loaded, wanted)
-    return _effective(loaded, found[0], new)
+    return _effective(loaded, data["places"][found[0]["path"]], found[0], new)
 
 
 def _info(loaded: Any) -> Any:
@@ -65,7 +66,7 @@ def _info(loaded: Any) -> Any:
     return holder.info
 
 
-def _effective(loaded: Any, data: dict[str, Any], new: dict[str, Any]) -> NDArray[Any]:
+def _effective(loaded: Any, place: Sequence[str], data: dict[str, Any], new: dict[str, Any]) -> NDArray[Any]:
     masks: dict[str, str] = data["masks"]
 
     def geometry(key: str) -> NDArray[np.generic] | None:
@@ -73,17 +74,17 @@ def _effective(loaded: Any, data: dict[str, Any], new: dict[str, Any]) -> NDArra
         return None if name is None else np.asarray(new[name].numpy())
 
     fact: Fact = read_fact(data, geometry)
-    result = np.asarray(_at(loaded, fact.path).numpy())
+    result = np.asarray(_at(loaded, place).numpy())
     for held in fact.held:
         if held.name is not None:
             result = held.region.put(result, np.asarray(new[held.name].numpy()))
     return result
 
 
-def _at(loaded: Any, path: str) -> Any:
-    """The object at a path of the object graph; list entries are numbers, dictionary entries keys."""
+def _at(loaded: Any, place: Sequence[str]) -> Any:
+    """The object that child names lead to; list entries are numbers, dictionary entries keys."""
     found = loaded
-    for part in path.split("/"):
+    for part in place:
         if hasattr(found, part):
             found = getattr(found, part)
         elif part.isdigit() and hasattr(found, "__getitem__"):
@@ -91,7 +92,7 @@ def _at(loaded: Any, path: str) -> Any:
         elif hasattr(found, "__getitem__"):
             found = found[part]
         else:
-            raise NoMatchError(f"The loaded model has no object at '{path}'")
+            raise NoMatchError(f"The loaded model has no object at '{'/'.join(place)}'")
     return found
 
 
@@ -103,7 +104,7 @@ def _untouched(loaded: Any, name: str) -> NDArray[Any]:
     if name in captured:
         return np.asarray(captured[name].numpy())
     try:
-        return np.asarray(_at(loaded, name).numpy())
+        return np.asarray(_at(loaded, name.split("/")).numpy())
     except (NoMatchError, AttributeError, KeyError, IndexError, TypeError):
         known = ", ".join(f"'{n}'" for n in list(captured)[:5])
         raise NoMatchError(f"No variable is called '{name}'. Trainable are: {known}") from None
