@@ -44,22 +44,27 @@ def _put(context: MergeContext, overlay: Overlay, x: str, values: str) -> str:
             if not context.merge.base_trains and (axis := _slab_axis(region)) is not None:
                 return _concat(context, region, axis, x, values)
             return emit.strided_update(x, values, dtype, region.slices)
-        case Rows(axis=0):
-            indices, index_dtype = _indices(context, overlay)
-            return emit.scatter_update(x, indices, values, dtype, index_dtype)
         case Rows():
-            # An exact swap of two axes on the way in and out; TensorScatterUpdate works on the first axis only.
-            swap = list(range(len(shape)))
-            swap[0], swap[region.axis] = region.axis, 0
             indices, index_dtype = _indices(context, overlay)
-            front, part = emit.transpose(x, dtype, swap), emit.transpose(values, dtype, swap)
-            return emit.transpose(emit.scatter_update(front, indices, part, dtype, index_dtype), dtype, swap)
+            return put_rows(emit, x, values, indices, (dtype, index_dtype), region.axis, len(shape))
         case Points() | Dense():
             indices, index_dtype = _indices(context, overlay)
             flat = emit.reshape(x, dtype, [-1])
             return emit.reshape(emit.scatter_update(flat, indices, values, dtype, index_dtype), dtype, shape)
         case _:
             raise AssertionError(f"no merge for {region!r}")
+
+
+def put_rows(emit: Emitter, x: str, values: str, indices: str, dtypes: tuple[int, int], axis: int, rank: int) -> str:
+    """``x`` with the slices at ``indices`` (shape (k, 1)) of an axis replaced; ``dtypes`` are x's and the indices'."""
+    dtype, index_dtype = dtypes
+    if axis == 0:
+        return emit.scatter_update(x, indices, values, dtype, index_dtype)
+    # An exact swap of two axes on the way in and out; TensorScatterUpdate works on the first axis only.
+    swap = list(range(rank))
+    swap[0], swap[axis] = axis, 0
+    front, part = emit.transpose(x, dtype, swap), emit.transpose(values, dtype, swap)
+    return emit.transpose(emit.scatter_update(front, indices, part, dtype, index_dtype), dtype, swap)
 
 
 def _slab_axis(region: Box) -> int | None:

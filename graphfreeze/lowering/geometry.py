@@ -1,8 +1,8 @@
 """Where a region lies, as small arrays that the graph can compute with.
 
-A box needs none (its bounds are part of the ops). Rows need their indices for a full read and a row map (row -> its
-place in the storage, -1 elsewhere) for a lookup. Scattered elements are held as flat indices or, where they are many,
-as a bit mask, packed eight to a byte and padded per row so that a lookup can gather the rows of the mask.
+A box needs none (its bounds are part of the ops). Rows need their indices for a full read and, on axis 0, a row map
+(row -> its place in the storage, -1 elsewhere) for a lookup. Scattered elements are held as flat indices or, where they
+are many, as a bit mask, packed eight to a byte and padded per row so that a lookup can gather the rows of the mask.
 """
 
 from __future__ import annotations
@@ -71,6 +71,8 @@ def full_geometry(region: Region, prefix: str) -> Arrays:
 
 def gather_geometry(region: Region, prefix: str, *, with_values: bool) -> Arrays:
     """What a lookup on axis 0 needs."""
+    if isinstance(region, Rows) and region.axis > 0:
+        return full_geometry(region, prefix)
     found = row_set(region)
     arrays: Arrays = {}
     if isinstance(found.rows, np.ndarray):

@@ -17,10 +17,11 @@ import numpy as np
 from graphfreeze.graph.access import Lookup
 from graphfreeze.graph.scope import Scope
 from graphfreeze.lowering.emitter import BOOL, INT32, INT64, NUMPY_INTS
-from graphfreeze.lowering.full import unpack_bits
+from graphfreeze.lowering.full import put_rows, unpack_bits
 from graphfreeze.lowering.geometry import RowSet, full_rows, row_set
 from graphfreeze.lowering.merge import MergeContext, Overlay
 from graphfreeze.savedmodel.protos import NodeDef
+from graphfreeze.selection import Rows
 from graphfreeze.selection.axis import AxisSet, Span, axis_is_full
 
 
@@ -116,11 +117,12 @@ class _Rows:
 
 def merge_lookup(context: MergeContext, scope: Scope, lookup: Lookup) -> str:
     """The effective rows of one lookup, in the shape and dtype that the lookup gave."""
-    rows_of = _Rows(context, scope, lookup)
     merge, emit = context.merge, context.emit
+    if not merge.overlays:
+        dtype = scope.nodes[lookup.casts[-1]].attr["DstT"].type if lookup.casts else merge.dtype
+        return emit.stop_gradient(scope.ref(lookup.node, lookup.op), dtype)
+    rows_of = _Rows(context, scope, lookup)
     whole = merge.replaces_base()
-    if whole is None and not merge.overlays:
-        return emit.stop_gradient(rows_of.raw, rows_of.dtype)
     overlays = merge.overlays if whole is None else (whole,)
     rows = rows_of.flat(_base_rows(rows_of, lookup, scope))
     for overlay in overlays:
@@ -152,6 +154,8 @@ def _lay_over(rows_of: _Rows, overlay: Overlay, rows: str) -> str:
     region = overlay.region
     if region.is_whole:
         return _stored(rows_of, overlay, rows_of.ids)
+    if isinstance(region, Rows) and region.axis > 0:
+        return _merge_listed(rows_of, overlay, region.axis, rows)
     found = row_set(region)
     if overlay.role is None and full_rows(region, found):
         return rows  # live: the base's rows came without gradient already
@@ -184,6 +188,18 @@ def _merge_box(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: _Selec
     return emit.strided_update(rows, values, rows_of.dtype, slices)
 
 
+def _merge_listed(rows_of: _Rows, overlay: Overlay, axis: int, rows: str) -> str:
+    """Listed indices of another axis than the first: the same of every row, put in place as in a full read."""
+    emit, dtype = rows_of.emit, rows_of.dtype
+    indices, index_dtype = rows_of.context.geometry(f"{overlay.prefix}/indices")
+    if overlay.role is None:
+        values = emit.stop_gradient(emit.gather(rows, indices, dtype, index_dtype, axis=axis), dtype)
+    else:
+        values = _stored(rows_of, overlay, rows_of.ids)
+    listed, rank = emit.reshape(indices, index_dtype, [-1, 1]), 1 + len(rows_of.row)
+    return put_rows(emit, rows, values, listed, (dtype, index_dtype), axis, rank)
+
+
 def _merge_scattered(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: _Selected, rows: str) -> str:
     """Elements without a pattern: the packed mask of each looked-up row says where."""
     emit, context = rows_of.emit, rows_of.context
@@ -203,6 +219,7 @@ def _scattered_values(rows_of: _Rows, overlay: Overlay, selected: _Selected, fla
     """The copy is a vector in C order: a row's values start at ``starts`` and follow its set flags."""
     emit, context, dtype = rows_of.emit, rows_of.context, rows_of.context.merge.dtype
     assert overlay.role is not None
+    assert not overlay.trainable, "rows clamped to the last value would be in the gradient of a part"
     starts, starts_dtype = context.geometry(f"{overlay.prefix}/starts")
     first = emit.expand_dims(emit.gather(starts, selected.local, starts_dtype, rows_of.id_dtype), starts_dtype, 1)
     within = emit.cumsum(emit.cast(flags, BOOL, INT32), 1)
