@@ -18,6 +18,8 @@ REPLACES = "_graphfreeze_of"
 """On the last node of a merge: the edge whose consumers it took over."""
 CHANGED = "_graphfreeze_changed"
 """On a node that was changed in place: the node as it was, serialised."""
+ORIGIN = "_graphfreeze_function"
+"""On one node of every changed function: what the function was called and whether it had effects, as JSON."""
 CALL = "_graphfreeze_call"
 """On a call inside a function: how its inputs were changed, as JSON."""
 

@@ -50,9 +50,11 @@ def changed_function_name(name: str, content: bytes) -> str:
 
 
 def original_function_name(name: str) -> str:
-    """Undoes ``changed_function_name``.
+    """Undoes ``changed_function_name``; saving again may have appended numbers.
 
     >>> original_function_name("__inference_call_graphfreeze_e3b0c442_12")
     '__inference_call_12'
+    >>> original_function_name("__inference_while_body_graphfreeze_e3b0c442_12_345")
+    '__inference_while_body_12_345'
     """
-    return re.sub(_MARK + r"[0-9a-f]{8}(?=_\d+$|$)", "", name)
+    return re.sub(_MARK + r"[0-9a-f]{8}(?=(_\d+)*$)", "", name)

@@ -111,10 +111,11 @@ def _hand_over(
         node.attr["_read_only_resource_inputs"].list.i[:] = read_only
     del node.input[:]
     node.input.extend([*data, *(value for value, _, _ in added), *controls])
+    first = len(node.attr[call.op.types].list.type)
     node.attr[call.op.types].list.type.extend(dtype for _, dtype, _ in added)
     if call.op.kind is CallKind.LOOP:
         _grow_loop(node, [shape for _, _, shape in added])
-    mark = {"inplace": sorted(layout.inplace), "values": len(layout.values), "storages": len(layout.storages)}
+    mark = {"inplace": sorted(layout.inplace), "first": first, "values": len(layout.values)}
     mark |= {"read_only": no_longer, "notes": _notes(rewriter, call, layout)}
     node.attr[CALL].CopyFrom(bytes_attr(json.dumps(mark, sort_keys=True)))
 

@@ -10,6 +10,9 @@ gradient functions), the calls of the main graph, and the concrete functions of 
 
 from __future__ import annotations
 
+import json
+
+from graphfreeze.graph.attrs import ORIGIN, bytes_attr
 from graphfreeze.graph.names import FreshNames, changed_function_name
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Body, Key
@@ -72,6 +75,9 @@ class Rewriter:
             rewire_call(self, scope, names, call, mode, arguments)
         for slot in layout.inplace:
             take_value(scope, scope.arguments[slot], *types[slot])
+        # Names change at every save, and whether a function has effects is worked out anew.
+        origin = {"name": key.function, "stateful": function.signature.is_stateful}
+        function.node_def[0].attr[ORIGIN].CopyFrom(bytes_attr(json.dumps(origin)))
         name = changed_function_name(key.function, function.SerializeToString(deterministic=True))
         function.signature.name = name
         if all(v.signature.name != name for v in self.variants.setdefault(key.function, [])):

@@ -6,6 +6,7 @@ import base64
 from collections.abc import Collection
 from typing import Any
 
+from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.savedmodel import DT_RESOURCE
 from graphfreeze.savedmodel.protos import FunctionDef, TensorShapeProto
@@ -17,12 +18,15 @@ def remove_entries(repeated: Any, positions: Collection[int]) -> None:
         del repeated[i]
 
 
-def drop_arguments(function: FunctionDef, positions: Collection[int]) -> None:
-    """Removes arguments, everything that is indexed by their place, and results that only hand them back."""
+def drop_arguments(function: FunctionDef, positions: Collection[int], handed_on: Collection[str] = ()) -> None:
+    """Removes arguments, everything that is indexed by their place, and results that only hand them back.
+
+    ``handed_on`` are nodes that gave such arguments to results, and are gone.
+    """
     if not positions:
         return
-    names = {function.signature.input_arg[i].name for i in positions}
-    results = [i for i, o in enumerate(function.signature.output_arg) if function.ret[o.name] in names]
+    names = {function.signature.input_arg[i].name for i in positions} | set(handed_on)
+    results = [i for i, o in enumerate(function.signature.output_arg) if producer(function.ret[o.name]) in names]
     for i in results:
         del function.ret[function.signature.output_arg[i].name]
     remove_entries(function.signature.output_arg, results)

@@ -1,0 +1,89 @@
+"""Takes added nodes out of one scope and turns changed ones back, from their marks alone."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+
+from graphfreeze.errors import UnsupportedModelError
+from graphfreeze.graph.attrs import ADDED, CHANGED, REPLACES
+from graphfreeze.graph.ops import FORWARDS
+from graphfreeze.graph.refs import is_control, producer
+from graphfreeze.graph.scope import Scope
+from graphfreeze.savedmodel.protos import AttrValue, NodeDef
+
+
+def handed_on(scope: Scope, ours: Collection[str]) -> frozenset[str]:
+    """Arguments in ``ours``, and the nodes that do nothing but hand them on."""
+    found = set(ours)
+    pending = True
+    while pending:
+        more = {
+            n.name
+            for n in scope.node_list
+            if n.op in FORWARDS and n.name not in found and n.input and producer(n.input[0]) in found
+        }
+        found |= more
+        pending = bool(more)
+    return frozenset(found)
+
+
+def restore_changed(scope: Scope) -> None:
+    """Turns nodes that take a value into the reading nodes that they were; consumers follow the output's name."""
+    for node in scope.node_list:
+        if CHANGED not in node.attr:
+            continue
+        was = NodeDef.FromString(node.attr[CHANGED].s)
+        raw, restored = scope.ref(node.name, node.op), scope.ref(node.name, was.op)
+        data = [text for text in node.input if not is_control(text)][: sum(not is_control(t) for t in was.input)]
+        controls = [text for text in node.input if is_control(text)]
+        shapes = node.attr["_output_shapes"].SerializeToString() if "_output_shapes" in node.attr else None
+        node.op = was.op
+        del node.input[:]
+        node.input.extend([*data, *controls])
+        node.attr.clear()
+        for key, value in was.attr.items():
+            node.attr[key].CopyFrom(value)
+        if shapes is not None:
+            node.attr["_output_shapes"].CopyFrom(AttrValue.FromString(shapes))
+        if raw != restored:
+            _repoint(scope, {scope.canonical(raw): restored})
+
+
+def remove_added(scope: Scope, ours: Collection[str]) -> None:
+    """Takes out every node that was added, and those that hand ``ours`` on; merges give way to the raw tensors.
+
+    Raises:
+        UnsupportedModelError: a node that stays uses one that goes.
+    """
+    gone = {n.name for n in scope.node_list if ADDED in n.attr} | {n.name for n in scope.node_list if n.name in ours}
+    raw = {scope.ref(n.name, n.op): n.attr[REPLACES].s.decode() for n in scope.node_list if REPLACES in n.attr}
+    _repoint(scope, {scope.canonical(k): v for k, v in raw.items()})
+    kept = [n for n in scope.node_list if n.name not in gone]
+    for node in kept:
+        for text in node.input:
+            if producer(text) in gone or (producer(text) in ours and not is_control(text)):
+                raise UnsupportedModelError(
+                    f"Node '{node.name}' ({node.op}) in function '{scope.name}' uses '{text}', which graphfreeze added "
+                    "and has to take out. It was saved with the model, for example as part of a training step: leave "
+                    "that function out when saving, or let it use the variables through the model's own functions"
+                )
+    replace_nodes(scope.node_list, kept)
+
+
+def replace_nodes(field: object, kept: Collection[NodeDef]) -> None:
+    """Keeps some of the nodes of a graph or function; messages are copied, because the field owns them."""
+    if len(kept) != len(field):  # type: ignore[arg-type]
+        data = [n.SerializeToString() for n in kept]
+        del field[:]  # type: ignore[attr-defined]
+        field.extend(NodeDef.FromString(d) for d in data)  # type: ignore[attr-defined]
+
+
+def _repoint(scope: Scope, targets: Mapping[str, str]) -> None:
+    for node in scope.node_list:
+        for i, text in enumerate(node.input):
+            if not is_control(text) and scope.canonical(text) in targets:
+                node.input[i] = targets[scope.canonical(text)]
+    if scope.in_function:
+        for result, text in scope.proto.ret.items():
+            if scope.canonical(text) in targets:
+                scope.proto.ret[result] = targets[scope.canonical(text)]
