@@ -96,7 +96,9 @@ def rewrite(
     if plan is None:
         made = _plan("rewrite", draft, freeze, train, add, options)
     else:
-        made = replace(_given_plan(plan, freeze, train, options), command="rewrite")
+        if freeze or train or add or any(options.values()):
+            raise UsageError("A plan already says everything: give either plan, or selectors and options, not both")
+        made = replace(_given_plan(plan), command="rewrite")
         _take_off(draft)
     execute_plan(draft, made)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
@@ -161,9 +163,7 @@ def _take_off(draft: Draft) -> dict[str, Region]:
     return held
 
 
-def _given_plan(plan: Plan | PathIn, freeze: Selectors, train: Selectors, options: PlanOptions) -> Plan:
-    if freeze or train or any(options.values()):
-        raise UsageError("A plan already says everything: give either plan, or selectors and options, not both")
+def _given_plan(plan: Plan | PathIn) -> Plan:
     if isinstance(plan, Plan):
         return plan
     try:
