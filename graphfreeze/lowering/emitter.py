@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from graphfreeze.graph.attrs import ADDED, bool_attr, bytes_attr, int_attr, tensor_attr, type_attr
+from graphfreeze.graph.attrs import ADDED, bool_attr, bytes_attr, int_attr, shapes_attr, tensor_attr, type_attr
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.refs import is_control
 from graphfreeze.graph.scope import Scope
@@ -58,9 +58,15 @@ class Emitter:
         """A constant integer scalar or vector."""
         return self.const(np.asarray(values, NUMPY_INTS[dtype]))
 
-    def read(self, handle: str, dtype: int, name: str | None = None) -> str:
-        """ReadVariableOp, ordered after what the anchor was ordered after."""
-        return self.op("ReadVariableOp", [handle, *self.controls], {"dtype": type_attr(dtype)}, name)
+    def read(self, handle: str, dtype: int, shape: Sequence[int] | None, name: str | None = None) -> str:
+        """ReadVariableOp, ordered after what the anchor was ordered after.
+
+        The shape is noted: TensorFlow infers shapes of a loaded function before it knows what its handles hold.
+        """
+        attrs = {"dtype": type_attr(dtype)}
+        if shape is not None:
+            attrs["_output_shapes"] = shapes_attr([shape])
+        return self.op("ReadVariableOp", [handle, *self.controls], attrs, name)
 
     def stop_gradient(self, x: str, dtype: int) -> str:
         """StopGradient."""

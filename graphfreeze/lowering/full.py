@@ -32,7 +32,7 @@ def _values(context: MergeContext, overlay: Overlay, base: str) -> str:
     emit, dtype = context.emit, context.merge.dtype
     if overlay.role is None:
         return emit.stop_gradient(_take(context, overlay, base), dtype)
-    values = emit.read(context.handles[overlay.role], dtype, f"{overlay.prefix}/read")
+    values = emit.read(context.handles[overlay.role], dtype, overlay.region.storage_shape, f"{overlay.prefix}/read")
     return values if overlay.trainable else emit.stop_gradient(values, dtype)
 
 
@@ -45,8 +45,7 @@ def _put(context: MergeContext, overlay: Overlay, x: str, values: str) -> str:
                 return _concat(context, region, axis, x, values)
             return emit.strided_update(x, values, dtype, region.slices)
         case Rows():
-            indices, index_dtype = _indices(context, overlay)
-            return put_rows(emit, x, values, indices, (dtype, index_dtype), region.axis, len(shape))
+            return put_rows(context, overlay, x, values, dtype)
         case Points() | Dense():
             indices, index_dtype = _indices(context, overlay)
             flat = emit.reshape(x, dtype, [-1])
@@ -55,16 +54,21 @@ def _put(context: MergeContext, overlay: Overlay, x: str, values: str) -> str:
             raise AssertionError(f"no merge for {region!r}")
 
 
-def put_rows(emit: Emitter, x: str, values: str, indices: str, dtypes: tuple[int, int], axis: int, rank: int) -> str:
-    """``x`` with the slices at ``indices`` (shape (k, 1)) of an axis replaced; ``dtypes`` are x's and the indices'."""
-    dtype, index_dtype = dtypes
-    if axis == 0:
+def put_rows(context: MergeContext, overlay: Overlay, x: str, values: str, dtype: int) -> str:
+    """``x`` with the listed slices of one axis replaced; in a lookup, its dtype and first dimension are the rows'."""
+    emit, region = context.emit, overlay.region
+    assert isinstance(region, Rows)
+    indices, index_dtype = _indices(context, overlay)
+    if region.axis == 0:
         return emit.scatter_update(x, indices, values, dtype, index_dtype)
-    # An exact swap of two axes on the way in and out; TensorScatterUpdate works on the first axis only.
-    swap = list(range(rank))
-    swap[0], swap[axis] = axis, 0
-    front, part = emit.transpose(x, dtype, swap), emit.transpose(values, dtype, swap)
-    return emit.transpose(emit.scatter_update(front, indices, part, dtype, index_dtype), dtype, swap)
+    # TensorScatterUpdate works on the first axis only: an exact swap of two axes on the way in and out. The select at
+    # the end keeps Grappler from folding the swap into a MatMul, which would add up in another order (test_merge).
+    swap = list(range(len(region.shape)))
+    swap[0], swap[region.axis] = region.axis, 0
+    front, part = emit.transpose(emit.stop_gradient(x, dtype), dtype, swap), emit.transpose(values, dtype, swap)
+    spread = emit.transpose(emit.scatter_update(front, indices, part, dtype, index_dtype), dtype, swap)
+    flags, _ = context.geometry(f"{overlay.prefix}/flags")
+    return emit.select(flags, spread, x, dtype)
 
 
 def _slab_axis(region: Box) -> int | None:

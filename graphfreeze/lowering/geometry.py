@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.selection import Box, Dense, Points, Region, Rows
-from graphfreeze.selection.axis import AxisSet, Span, axis_from_mask, axis_is_full
+from graphfreeze.selection.axis import AxisSet, Span, axis_from_mask, axis_is_full, axis_mask
 
 Arrays = dict[str, NDArray[np.generic]]
 
@@ -60,7 +60,11 @@ def full_geometry(region: Region, prefix: str) -> Arrays:
     """What a full read needs."""
     match region:
         case Rows():
-            return {f"{prefix}/indices": _narrow(region.indices, max(region.shape))}
+            listed = {f"{prefix}/indices": _narrow(region.indices, max(region.shape))}
+            if region.axis > 0:
+                flags = axis_mask(region.indices, region.shape[region.axis])
+                listed[f"{prefix}/flags"] = flags.reshape(-1, *[1] * (len(region.shape) - region.axis - 1))
+            return listed
         case Points():
             return {f"{prefix}/indices": _narrow(region.indices, region.size)}
         case Dense():

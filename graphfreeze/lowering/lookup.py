@@ -191,13 +191,12 @@ def _merge_box(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: _Selec
 def _merge_listed(rows_of: _Rows, overlay: Overlay, axis: int, rows: str) -> str:
     """Listed indices of another axis than the first: the same of every row, put in place as in a full read."""
     emit, dtype = rows_of.emit, rows_of.dtype
-    indices, index_dtype = rows_of.context.geometry(f"{overlay.prefix}/indices")
     if overlay.role is None:
+        indices, index_dtype = rows_of.context.geometry(f"{overlay.prefix}/indices")
         values = emit.stop_gradient(emit.gather(rows, indices, dtype, index_dtype, axis=axis), dtype)
     else:
         values = _stored(rows_of, overlay, rows_of.ids)
-    listed, rank = emit.reshape(indices, index_dtype, [-1, 1]), 1 + len(rows_of.row)
-    return put_rows(emit, rows, values, listed, (dtype, index_dtype), axis, rank)
+    return put_rows(rows_of.context, overlay, rows, values, dtype)
 
 
 def _merge_scattered(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: _Selected, rows: str) -> str:

@@ -101,7 +101,7 @@ class MergeContext:
         number = dtype_number(array.dtype)
         role = f"mask:{key}"
         if role in self.handles:
-            return self.emit.read(self.handles[role], number, f"{key}/read"), number
+            return self.emit.read(self.handles[role], number, array.shape, f"{key}/read"), number
         return self.emit.const(array, key), number
 
 

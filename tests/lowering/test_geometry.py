@@ -36,8 +36,10 @@ def test_full_geometry(mask):
     arrays = full_geometry(region, "x")
     match region:
         case Rows():
-            assert list(arrays) == ["x/indices"]
+            assert list(arrays) == ["x/indices", "x/flags"][: 1 + (region.axis > 0)]
             assert np.array_equal(arrays["x/indices"], region.indices)
+            if region.axis > 0:
+                assert np.array_equal(np.broadcast_to(arrays["x/flags"], mask.shape), mask)
         case Points():
             assert list(arrays) == ["x/indices"]
             assert np.array_equal(arrays["x/indices"], np.flatnonzero(mask))
@@ -51,7 +53,7 @@ def test_full_geometry(mask):
             assert arrays == {}
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(shapes_and_masks(), st.booleans())
 def test_gather_geometry(mask, with_values):
     region = mask_region(mask)
@@ -60,7 +62,7 @@ def test_gather_geometry(mask, with_values):
     arrays = gather_geometry(region, "x", with_values=with_values)
     found, rows = row_set(region), rows_of(mask)
     if isinstance(region, Rows) and region.axis > 0:
-        assert arrays.keys() == full_geometry(region, "x").keys() == {"x/indices"}
+        assert arrays.keys() == full_geometry(region, "x").keys() == {"x/indices", "x/flags"}
         return
     assert ("x/map" in arrays) == isinstance(found.rows, np.ndarray)
     if "x/map" in arrays:

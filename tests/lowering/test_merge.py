@@ -54,7 +54,7 @@ def test_strict_replaces_the_base():
         (LISTED, FULL, (6, 8), ["part1/indices"]),
         (LISTED, GATHER, (6, 8), ["part1/map"]),
         (LISTED, BOTH, (6, 8), ["part1/indices", "part1/map"]),
-        (COLUMNS, BOTH, (10, 5), ["part1/indices"]),
+        (COLUMNS, BOTH, (10, 5), ["part1/flags", "part1/indices"]),
     ],
 )
 def test_split(region, paths, shape, geometry):
@@ -218,6 +218,15 @@ def test_nodes_of_a_split_lookup():
 .Reshape_2 = Reshape(.TensorScatterUpdate:output:0, .Shape:output:0)
 -> .Reshape_2:output:0"""
     )
+
+
+def test_no_merge_ends_in_a_transpose():
+    """Grappler folds a Transpose into the MatMul that takes it, and the product is not the same bit for bit."""
+    for strategy in (Strategy.SPLIT, Strategy.MASK):
+        lines = emitted(merge_of(COLUMNS, FULL, strategy), READ).splitlines()
+        assert lines[-1] == "-> .SelectV2:output:0"
+        part = "part1" if strategy is Strategy.SPLIT else "copy1"
+        assert lines[-2].startswith(f".SelectV2 = SelectV2(.{part}/flags:output:0, .Transpose_2:y:0, ")
 
 
 def test_every_added_node_carries_a_mark():

@@ -94,7 +94,7 @@ def case_of(mask, way, paths, **options):
         return None
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(shapes_and_masks(), st.sampled_from(WAYS), st.booleans())
 def test_full_reads(mask, way, large):
     case = case_of(mask, way, frozenset({Access.FULL}), large=large)
@@ -132,7 +132,7 @@ def lookup_of(case, form, ids):
     return made, edge
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=150, deadline=None)
 @given(
     shapes_and_masks(),
     st.sampled_from(WAYS),

@@ -52,7 +52,7 @@ def read_back(merge, limit=2048):
     return read_fact(written(merge, limit), merge.geometry.get)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=80, deadline=None)
 @given(shapes_and_masks(), st.sampled_from(PATHS), st.sampled_from([0, 1 << 20]), st.sampled_from(list(Copy)))
 def test_a_region_comes_back_inline_or_from_the_geometry(mask, paths, limit, copy):
     region = mask_region(mask)

@@ -43,7 +43,7 @@ def variables(draw):
     )
 
 
-@settings(deadline=None)
+@settings(max_examples=40, deadline=None)
 @given(st.lists(variables(), max_size=3))
 def test_json_round_trip(several):
     meta_graph = MetaGraphPlan(("serve", "gpu"), ("serving_default",), tuple(several))
