@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 from graphfreeze.errors import UnsupportedModelError, UsageError
 from graphfreeze.graph.ops import Access
 from graphfreeze.graph.trace import Trace, trace_meta_graph
@@ -38,7 +40,8 @@ def execute_plan(draft: Draft, plan: Plan) -> None:
             for index, variable in enumerate(planned.variables)
             if variable.strategy is not None and is_float(variable.dtype)
         }
-        run_pipeline(Work(draft, meta, trace, planned, merges, plan.digest, plan.spec))
+        before = copy.deepcopy(draft.bundle_graph)
+        run_pipeline(Work(draft, meta, trace, planned, merges, plan.digest, plan.spec, before=before))
 
 
 def _paths(trace: Trace, index: int) -> frozenset[Access]:

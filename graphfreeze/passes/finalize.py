@@ -6,6 +6,7 @@ the model was exported inside a larger one. Nothing of the model runs.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -20,12 +21,14 @@ from graphfreeze.passes.check import broken_rules
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
 from graphfreeze.passes.marks import Marks, has_marks, read_marks
 from graphfreeze.passes.prune import remove_unreachable
-from graphfreeze.passes.undo_functions import Change, Undo
+from graphfreeze.passes.saved_graph import update_saved_graph
+from graphfreeze.passes.undo_calls import Change
+from graphfreeze.passes.undo_functions import Undo
 from graphfreeze.passes.undo_objects import undo_objects
 from graphfreeze.passes.undo_saver import undo_saver
+from graphfreeze.planning import Options, Task
 from graphfreeze.savedmodel import Draft, StoredTensor, recompute_keys, unused_bytes
 from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef, NodeDef
-from graphfreeze.planning import Options, Task
 from graphfreeze.selection import Copy, Region, Strategy
 
 
@@ -107,6 +110,7 @@ def _restore_graphs(draft: Draft, meta: MetaGraphDef, trace: Trace, marks: Marks
     main = Scope(meta.graph_def)
     handles = {h for v in marks.ours for h in trace.variables[v].handles}
     changes = _root_changes(meta, trace, marks)
+    before = copy.deepcopy(draft.bundle_graph)
     undo_objects(meta, draft.bundle_graph, trace, marks)
     renamed: dict[str, str] = {}
     if draft.bundle_graph is not None and marks.saved_again:
@@ -117,7 +121,8 @@ def _restore_graphs(draft: Draft, meta: MetaGraphDef, trace: Trace, marks: Marks
             draft.put.pop(old, None)
         draft.put |= moved
         draft.drop |= set(renamed)
-    saver = undo_saver(meta, handles, renamed, draft.bundle_graph)
+    saver = undo_saver(meta, handles, renamed)
+    update_saved_graph(meta, before, draft.bundle_graph, renamed)
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
     undo = Undo(functions)
     savers = set(saver.values())
@@ -190,7 +195,7 @@ def _place(meta: MetaGraphDef, undo: Undo) -> set[str]:
         kept.extend(v.SerializeToString() for v in variants)
     del library.function[:]
     library.function.extend(FunctionDef.FromString(data) for data in kept)
-    return {name for name, _ in undo.built} - restored
+    return undo.replaced - restored
 
 
 def _remove_handles(meta: MetaGraphDef, handles: set[str]) -> None:

@@ -7,28 +7,30 @@ Loaders without objects (the TF1 loader, TensorFlow Serving, Java, Go, C++) rest
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from types import MappingProxyType
-
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import ADDED, bytes_attr, shape_proto, type_attr
 from graphfreeze.graph.names import FreshNames, changed_function_name
-from graphfreeze.graph.refs import is_control
+from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
+from graphfreeze.passes.saved_graph import update_saved_graph
 from graphfreeze.passes.signature import set_handle_data
 from graphfreeze.passes.state import Stored, Work
-from graphfreeze.savedmodel import DT_RESOURCE, DTYPE_NUMBERS, OBJECT_GRAPH_KEY
-from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, NodeDef, TrackableObjectGraph
+from graphfreeze.savedmodel import DT_RESOURCE, DTYPE_NUMBERS
+from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, NodeDef
 
 
 def extend_saver(work: Work) -> None:
     """Extends the restore and the save function, and the object graph that saving writes."""
-    new = list(work.stored.values())
-    if not new or not work.meta.saver_def.restore_op_name:
-        return
+    if work.meta.saver_def.restore_op_name:
+        if work.stored:
+            _extend_functions(work, list(work.stored.values()))
+        update_saved_graph(work.meta, work.before, work.bundle_graph)
+
+
+def _extend_functions(work: Work, new: list[Stored]) -> None:
     main = Scope(work.meta.graph_def)
-    restore = main.nodes.get(work.meta.saver_def.restore_op_name.split(":")[0])
-    save = main.nodes.get(work.meta.saver_def.save_tensor_name.split(":")[0])
+    restore = main.nodes.get(producer(work.meta.saver_def.restore_op_name))
+    save = main.nodes.get(producer(work.meta.saver_def.save_tensor_name))
     for call, extend in ((restore, _extend_restore), (save, _extend_save)):
         if call is None or "f" not in call.attr:
             raise UnsupportedModelError(
@@ -37,8 +39,6 @@ def extend_saver(work: Work) -> None:
                 "copies. Save the model again with this TensorFlow's tf.saved_model.save."
             )
         _extend_call(work, call, new, extend)
-    if save is not None and work.bundle_graph is not None:
-        set_saved_object_graph(main, save, work.bundle_graph)
 
 
 def _extend_call(work: Work, call: NodeDef, new: list[Stored], extend: object) -> None:
@@ -140,33 +140,3 @@ def _grow_names(scope: Scope, names_ref: str, slices_ref: str, keys: list[str]) 
         tensor.tensor_shape.dim[0].size = count + len(keys)
         if "_output_shapes" in node.attr:
             node.attr["_output_shapes"].list.shape[0].CopyFrom(shape_proto((count + len(keys),)))
-
-
-def set_saved_object_graph(
-    main: Scope, call: NodeDef, graph: TrackableObjectGraph, renamed: Mapping[str, str] = MappingProxyType({})
-) -> None:
-    """Replaces the serialised object graph that the save function writes under its well-known key.
-
-    It is the checkpoint's graph, but for the full names: those are the VarHandleOps' there. ``renamed`` holds keys that
-    changed, old -> new.
-    """
-    for text in call.input:
-        node = main.nodes.get(text.split(":")[0].removeprefix("^"))
-        if node is None or node.op != "Const" or node.attr["dtype"].type != DTYPE_NUMBERS["string"]:
-            continue
-        tensor = node.attr["value"].tensor
-        if len(tensor.string_val) == 1 and len(tensor.string_val[0]) > 0:
-            old = TrackableObjectGraph.FromString(tensor.string_val[0])
-            names = {a.checkpoint_key: a.full_name for n in old.nodes for a in n.attributes}
-            names = {renamed.get(key, key): name for key, name in names.items()}
-            new = TrackableObjectGraph()
-            new.CopyFrom(graph)
-            for node in new.nodes:
-                for attribute in node.attributes:
-                    attribute.full_name = names.get(attribute.checkpoint_key, attribute.full_name)
-            tensor.string_val[0] = new.SerializeToString(deterministic=True)
-            return
-    raise UnsupportedModelError(
-        f"The save function of the model writes no object graph ('{OBJECT_GRAPH_KEY}'): it was written by a TensorFlow "
-        "that graphfreeze does not know. Save the model again with tf.saved_model.save."
-    )

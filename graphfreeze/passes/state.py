@@ -44,6 +44,9 @@ class Work:
     lists: list[dict[str, object]] = field(default_factory=list)
     """Entries of root lists that were changed, for ``finalize``."""
 
+    before: TrackableObjectGraph | None = None
+    """The checkpoint's object graph as it was before the first pass."""
+
     @property
     def bundle_graph(self) -> TrackableObjectGraph | None:
         """The checkpoint's object graph."""

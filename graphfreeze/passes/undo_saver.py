@@ -7,16 +7,14 @@ from collections.abc import Collection, Mapping
 from graphfreeze.graph.names import original_function_name
 from graphfreeze.graph.refs import attr_of, is_control, producer
 from graphfreeze.graph.scope import Scope
-from graphfreeze.passes.saver import set_saved_object_graph
 from graphfreeze.passes.undo_signature import drop_arguments, remove_entries
-from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef, TrackableObjectGraph
+from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
 
 
 def undo_saver(
     meta: MetaGraphDef,
     handles: Collection[str],
     renamed: Mapping[str, str],
-    graph: TrackableObjectGraph | None,
 ) -> dict[str, str]:
     """Removes ``handles`` (VarHandleOps) from save and restore; returns old function name -> new."""
     main = Scope(meta.graph_def)
@@ -39,9 +37,6 @@ def undo_saver(
             names[old] = new
         remove_entries(call.input, positions)
         remove_entries(call.attr["Tin"].list.type, positions)
-    save = main.nodes.get(meta.saver_def.save_tensor_name.split(":")[0])
-    if save is not None and graph is not None and handles:
-        set_saved_object_graph(main, save, graph, renamed)
     return names
 
 
