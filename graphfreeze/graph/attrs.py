@@ -61,6 +61,11 @@ def shape_attr(shape: Iterable[int]) -> AttrValue:
     return AttrValue(shape=shape_proto(shape))
 
 
+def shapes_attr(shapes: Iterable[Iterable[int]]) -> AttrValue:
+    """Static shapes, one per output."""
+    return AttrValue(list=AttrValue.ListValue(shape=[shape_proto(shape) for shape in shapes]))
+
+
 def tensor_proto(array: NDArray[np.generic]) -> TensorProto:
     """A numeric array as a TensorProto; the bytes are little-endian, as on disk."""
     return TensorProto(

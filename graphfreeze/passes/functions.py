@@ -76,7 +76,8 @@ class Rewriter:
         for slot in layout.inplace:
             take_value(scope, scope.arguments[slot], *types[slot])
         # Names change at every save, and whether a function has effects is worked out anew.
-        origin = {"name": key.function, "stateful": function.signature.is_stateful}
+        stays = any(k.function == key.function and not self.needs.touched(k) for k in self.work.trace.bodies)
+        origin = {"name": key.function, "stateful": function.signature.is_stateful, "stays": stays}
         function.node_def[0].attr[ORIGIN].CopyFrom(bytes_attr(json.dumps(origin)))
         name = changed_function_name(key.function, function.SerializeToString(deterministic=True))
         function.signature.name = name

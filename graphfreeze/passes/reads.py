@@ -67,7 +67,7 @@ def _merged(
     raw = scope.ref(node.name, node.op)
     if node.op == "ReadVariableOp":
         return [(raw, read.access.uses, merge_full(context, raw))]
-    base = context.emit.read(node.input[0], context.merge.dtype)
+    base = context.emit.read(node.input[0], *context.merge.typed)
     merged = gather_again(context.emit, node, merge_full(context, base), context.merge.dtype)
     return [(raw, read.access.uses, merged)]
 
@@ -86,7 +86,7 @@ def merge_before(
 ) -> str:
     """Reads and merges a variable in front of a loop or data op; returns the value to pass in."""
     context = _context(merge, scope, names, call, handle, storages)
-    raw = context.emit.read(handle, merge.dtype, "read")
+    raw = context.emit.read(handle, *merge.typed, "read")
     merged = merge_full(context, raw)
     mark_merge(context, merged, raw)
     return merged

@@ -8,6 +8,7 @@ hand our variables on; those inputs go, and whatever else the user added stays.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
@@ -29,6 +30,8 @@ class Origin:
 
     name: str
     stateful: bool
+    stays: bool
+    """Whether it stayed in the model, beside its changed variants."""
 
 
 class Undo:
@@ -38,7 +41,7 @@ class Undo:
         self.functions = functions
         self.variants: dict[str, list[FunctionDef]] = {}
         self._built: dict[tuple[str, Change], str] = {}
-        self._shared: dict[tuple[str, bytes], str] = {}
+        self._shared: dict[tuple[str, bytes] | None, str] = {}
         self._touched: dict[str, bool] = {}
 
     @property
@@ -95,21 +98,30 @@ class Undo:
 
         Variants of one function that are equal again are one function again.
         """
-        content = (origin.name, _content(function)) if origin is not None else (old, b"")
+        content = None if origin is None else (origin.name, _content(function))
         if content in self._shared:
             return self._shared[content]
+        if origin is not None and origin.stays and (same := self._same(function)) is not None:
+            return same
         taken = {f.signature.name for fs in self.variants.values() for f in fs} | (self.functions.keys() - {old})
-        wanted = original_function_name(old)
-        if origin is not None and wanted == origin.name and wanted in self.functions and wanted != old:
-            # Part of the library still: something that did not change calls it.
-            rival = self.functions[wanted]
-            if _content(rival) == content[1]:
-                return wanted
-        function.signature.name = FreshNames(taken).fresh(wanted)
+        name = FreshNames(taken).fresh(original_function_name(old))
+        function.signature.name = name
         self.variants.setdefault(old, []).append(function)
-        if origin is not None:
-            self._shared[content] = function.signature.name
-        return function.signature.name
+        if content is not None:
+            self._shared[content] = name
+        return name
+
+    def _same(self, function: FunctionDef) -> str | None:
+        """The function that the rewrite left as it was, because it also runs on variables that are not frozen."""
+        wanted, content = _stem(function.signature.name), _content(function)
+        for name, other in self.functions.items():
+            if _stem(name) == wanted and not self.touched(name) and _content(other) == content:
+                return name
+        return None
+
+
+def _stem(name: str) -> str:
+    return re.sub(r"(_\d+)+$", "", original_function_name(name))
 
 
 def _take_origin(function: FunctionDef) -> Origin | None:

@@ -210,7 +210,7 @@ def _normalise(function: FunctionDef) -> None:
         if "shared_name" in node.attr:
             # A table's name holds the address of an object and a count of loads.
             shared = node.attr["shared_name"]
-            shared.s = re.sub(rb"0x[0-9a-f]+|_load_\d+_\d+", b"#", shared.s)
+            shared.s = re.sub(rb"0x[0-9a-f]+|(_load(_\d+)+)+", b"#", shared.s)
         data = [names.get(text, text) for text in node.input if not text.startswith("^")]
         node.input[:] = [*data, *sorted(text for text in node.input if text.startswith("^"))]
     for result, text in function.ret.items():
