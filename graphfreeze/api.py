@@ -96,9 +96,8 @@ def rewrite(
     if plan is None:
         made = _plan("rewrite", draft, freeze, train, add, options)
     else:
-        if freeze or train or add or any(options.values()):
-            raise UsageError("A plan already says everything: give either plan, or selectors and options, not both")
-        made = replace(_given_plan(plan), command="rewrite")
+        beside = bool(freeze or train or add or any(options.values()))
+        made = replace(_given_plan(plan, beside), command="rewrite")
         _take_off(draft)
     execute_plan(draft, made)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
@@ -163,7 +162,9 @@ def _take_off(draft: Draft) -> dict[str, Region]:
     return held
 
 
-def _given_plan(plan: Plan | PathIn) -> Plan:
+def _given_plan(plan: Plan | PathIn, beside: bool) -> Plan:
+    if beside:
+        raise UsageError("A plan already says everything: give either plan, or selectors and options, not both")
     if isinstance(plan, Plan):
         return plan
     try:

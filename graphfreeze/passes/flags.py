@@ -126,7 +126,7 @@ class _Lists:
             held = hold_under(self.graph, "held")
             name = str(len(self.graph.nodes[held].children))
             self.graph.nodes[held].children.add(node_id=node_id, local_name=name)
-            if number is not None:
+            if number is not None and self.bundle_graph is not None:
                 held = hold_under(self.bundle_graph, "held")
                 self.bundle_graph.nodes[held].children.add(node_id=number, local_name=name)
 

@@ -47,12 +47,7 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
         result, notes = plan_meta_graph(source, task.rules, task.options)
         planned.append(result)
         found += notes
-    lost = set(task.held) - {v.path for m in planned for v in m.variables}
-    if lost:
-        raise UnsupportedModelError(
-            f"The model is frozen at '{sorted(lost)[0]}', and no variable is found at that path any more. Finalize the "
-            "model first, then rewrite it"
-        )
+    _refuse_lost(task, planned)
     if not planned:
         known = ", ".join(str(sorted(tags)) for tags, _ in left_out)
         raise UsageError(
@@ -68,6 +63,15 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
         spec=spec,
         warnings=tuple(dict.fromkeys(found)),
     )
+
+
+def _refuse_lost(task: Task, planned: Sequence[MetaGraphPlan]) -> None:
+    lost = set(task.held) - {v.path for m in planned for v in m.variables}
+    if lost:
+        raise UnsupportedModelError(
+            f"The model is frozen at '{sorted(lost)[0]}', and no variable is found at that path any more. Finalize the "
+            "model first, then rewrite it"
+        )
 
 
 def _refuse_left_out(planned: Sequence[MetaGraphPlan], left_out: Sequence[tuple[tuple[str, ...], Trace]]) -> None:
