@@ -14,10 +14,12 @@ from dataclasses import dataclass
 from graphfreeze.graph.ops import Access
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import Scope, Use
+from graphfreeze.savedmodel import DTYPE_NUMBERS
 from graphfreeze.savedmodel.protos import NodeDef
 
 _SHAPE_OPS = frozenset({"Shape", "ShapeN", "Size", "Rank"})
 _THROUGH = frozenset({"Identity", "Cast"})
+_SHORT = DTYPE_NUMBERS["int16"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,15 @@ def read_access(scope: Scope, node: NodeDef, declared: Access, captured: Set[str
     return ReadAccess(Access.FULL, uses=uses)
 
 
+def direct_access(scope: Scope, node: NodeDef, index: int) -> ReadAccess:
+    """Classifies an op that takes a ref variable itself, without an op that reads it first."""
+    if node.op in _SHAPE_OPS:
+        return ReadAccess(Access.SHAPE)
+    if index == 0 and _is_lookup(scope, node):
+        return ReadAccess(Access.GATHER, (Lookup(node.name, node.op),))
+    return ReadAccess(Access.FULL, uses=(Use(node.name, index),))
+
+
 def _only_shape(scope: Scope, use: Use, captured: Set[str]) -> bool:
     if use.result is not None:
         return False
@@ -104,6 +115,8 @@ def _lookups(scope: Scope, uses: tuple[Use, ...], casts: tuple[str, ...], captur
 
 def _is_lookup(scope: Scope, node: NodeDef) -> bool:
     """A gather of whole rows by one id each. Other gathers have a dense gradient in TensorFlow anyway."""
+    if attr_of(node, "Tindices").type == _SHORT:
+        return False  # GatherV2 alone takes int16; the ops that a lookup is merged with do not
     if node.op == "GatherNd":
         return _takes_one_id(scope, node)
     return node.op == "Gather" or (

@@ -12,10 +12,11 @@ from numpy.typing import NDArray
 
 from graphfreeze.errors import InternalError, UnsupportedModelError
 from graphfreeze.graph.attrs import bytes_attr, shape_attr, shape_proto, type_attr
+from graphfreeze.graph.variables import Variable
 from graphfreeze.lowering.merge import NewVariable
 from graphfreeze.passes.state import Stored, Work
 from graphfreeze.savedmodel import DTYPE_NUMBERS, add_variable_value, append_node, checkpoint_key, children
-from graphfreeze.savedmodel.protos import AttrValue, Message, SavedObject
+from graphfreeze.savedmodel.protos import AttrValue, Message, SavedObject, SavedVariable
 
 CHILD = "graphfreeze"
 """The child of the root that holds everything of ours."""
@@ -38,12 +39,12 @@ def add_variables(work: Work) -> None:
     for index, new in needed:
         number = str(len(children(graph, holder)))
         node_id, node = append_node(graph, holder, number)
-        _describe(node, new)
+        _describe(node, new, graph.nodes[work.trace.variables[index].node_id].variable)
         key = checkpoint_key((CHILD, "variables", number))
         _, in_bundle = append_node(bundle_graph, holder_in_bundle, number)
         add_variable_value(in_bundle, key, new.name)
         handle = names.fresh(new.name)
-        _add_handle(work, handle, new)
+        _add_handle(work, handle, new, work.trace.variables[index])
         work.draft.put[key] = _value(work, index, new)
         work.stored[index, new.role] = Stored(new, node_id, handle, key)
 
@@ -69,16 +70,21 @@ def mark_user_object(node: Message, identifier: str) -> None:
         node.user_object.version.min_consumer = 1
 
 
-def _describe(node: SavedObject, new: NewVariable) -> None:
+def _describe(node: SavedObject, new: NewVariable, origin: SavedVariable) -> None:
+    """What a loader makes the variable from: as the original, but for its own shape, flag and name."""
     variable = node.variable
+    variable.device = origin.device
+    variable.synchronization = origin.synchronization
+    variable.aggregation = origin.aggregation
     variable.dtype = DTYPE_NUMBERS[new.dtype]
     variable.shape.CopyFrom(shape_proto(new.shape))
     variable.trainable = new.trainable
     variable.name = new.name
 
 
-def _add_handle(work: Work, handle: str, new: NewVariable) -> None:
-    node = work.meta.graph_def.node.add(name=handle, op="VarHandleOp")
+def _add_handle(work: Work, handle: str, new: NewVariable, variable: Variable) -> None:
+    device = next((n.device for n in work.meta.graph_def.node if n.name in variable.handles), "")
+    node = work.meta.graph_def.node.add(name=handle, op="VarHandleOp", device=device)
     node.attr["dtype"].CopyFrom(type_attr(DTYPE_NUMBERS[new.dtype]))
     node.attr["shape"].CopyFrom(shape_attr(new.shape))
     node.attr["shared_name"].CopyFrom(bytes_attr(handle))
