@@ -5,8 +5,9 @@ branches, loops and data functions. One FunctionDef can be called with different
 per binding of its resource arguments. The result is a value; passes never search again.
 
 Covered scopes: the main graph's calls and every concrete function of the object graph, with all functions that these
-reach (gradient functions are concrete functions too). Left out on purpose: what the saver's functions do, and the main
-graph's own reads and assigns, which initialise (both are neither read nor write, see design.md).
+reach (gradient functions are concrete functions too). Left out on purpose: what the saver's functions do, and a TF2
+main graph's own reads and assigns, which initialise (both are neither read nor write, see design.md). In a TF1 graph
+all uses are in the main graph; ``tf1`` says what of it initialises, saves or restores.
 """
 
 from __future__ import annotations
@@ -16,10 +17,19 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.access import ReadAccess, read_access
+from graphfreeze.graph.access import ReadAccess, direct_access, read_access
 from graphfreeze.graph.ops import CALLS, FORWARDS, READS, Access, CallKind, CallOp, Use, use_of
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import MAIN, Scope
+from graphfreeze.graph.tf1 import (
+    HANDLE_FORWARDS,
+    REF_FORWARDS,
+    REF_INERT,
+    REF_VARIABLES,
+    fetched_nodes,
+    ref_inputs,
+    traced_scope,
+)
 from graphfreeze.graph.variables import Variable, find_variables, is_float, is_tf2
 from graphfreeze.savedmodel import Draft
 from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef, NodeDef
@@ -170,6 +180,9 @@ class _Tracer:
         return Trace(self.variables, self.bodies, roots, self._main(), is_tf2(self.meta))
 
     def _main(self) -> Body:
+        return self._tf2_main() if is_tf2(self.meta) else self._tf1_main()
+
+    def _tf2_main(self) -> Body:
         scope = Scope(self.meta.graph_def)
         handles = {h: (v.index, -1) for v in self.variables for h in v.handles}
         saver = {
@@ -177,12 +190,65 @@ class _Tracer:
             self.meta.saver_def.save_tensor_name.split(":")[0],
         }
         body = Body(Key(MAIN))
-        for node in _in_data_order(scope) if is_tf2(self.meta) else scope.node_list:
+        for node in _in_data_order(scope):
             if node.name in saver or node.op == "VarHandleOp":
                 continue
-            if node.op in CALLS or node.op in FORWARDS or not is_tf2(self.meta):
+            if node.op in CALLS or node.op in FORWARDS:
                 self._visit(scope, node, handles, body)
         return body
+
+    def _tf1_main(self) -> Body:
+        scope = traced_scope(self.meta)
+        handles = {h: (v.index, -1) for v in self.variables for h in v.handles}
+        self.captured[MAIN] = fetched_nodes(self.meta)
+        refs = {h for h in handles if h in scope.nodes and scope.nodes[h].op in REF_VARIABLES}
+        body = Body(Key(MAIN))
+        for node in _in_data_order(scope):
+            texts = [scope.canonical(text) for text in scope.data_inputs(node)]
+            if any(text in refs for text in texts):
+                self._visit_ref(scope, node, texts, refs, handles, body)
+            elif node.op in HANDLE_FORWARDS and texts[0] in handles:
+                # A resource: TF1 control flow hands it on by value.
+                handles |= {scope.ref(node.name, node.op, i): handles[texts[0]] for i in range(2)}
+            else:
+                self._visit(scope, node, handles, body)
+        return body
+
+    def _visit_ref(
+        self,
+        scope: Scope,
+        node: NodeDef,
+        texts: list[str],
+        refs: set[str],
+        handles: dict[str, tuple[int, int]],
+        body: Body,
+    ) -> None:
+        """One node that takes ref variables: any op reads one where it is not a ref input that the op changes."""
+        if node.op in REF_FORWARDS:
+            source = next(text for text in texts if text in refs)
+            for i in range(2):
+                refs.add(scope.ref(node.name, node.op, i))
+                handles[scope.ref(node.name, node.op, i)] = handles[source]
+            return
+        if node.op in REF_INERT:
+            return
+        changed = ref_inputs(node.op)
+        for index, text in enumerate(texts):
+            if text not in refs:
+                continue
+            variable, slot = handles[text]
+            if index < changed:
+                body.writes.append(Write(variable, slot, node.name, node.op))
+                if index == 0:
+                    # Such an op gives the ref back: who takes it reads the new value.
+                    refs.add(scope.ref(node.name, node.op))
+                    handles[scope.ref(node.name, node.op)] = (variable, slot)
+                continue
+            if node.op == "Identity":
+                access = read_access(scope, node, Access.FULL, self.captured[MAIN])
+            else:
+                access = direct_access(scope, node, index)
+            body.reads.append(Read(variable, slot, node.name, node.op, access))
 
     def scope(self, name: str) -> Scope:
         if name not in self.scopes:

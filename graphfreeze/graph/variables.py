@@ -16,11 +16,11 @@ import numpy as np
 
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import Scope
+from graphfreeze.graph.tf1 import REF_VARIABLES, optimizer_variables
 from graphfreeze.savedmodel import DTYPE_NAMES, Draft, object_paths, slot_variables, variable_keys
 from graphfreeze.savedmodel.protos import MetaGraphDef, VariableDef
 
 _COPIES = "_all_variables/"
-_REF_OPS = ("VariableV2", "Variable")
 _STATE_OBJECTS = ("_tf_keras_metric", "optimizer", "loss_scale")
 
 
@@ -244,10 +244,11 @@ def _handles_by_signature(meta: MetaGraphDef, scope: Scope) -> dict[int, str]:
 def _graph_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
     """The variables of a TF1 graph: its variable ops, with the flags of the collections."""
     trainable = {d.variable_name.removesuffix(":0") for d in _variable_defs(meta, "trainable_variables")}
+    state = optimizer_variables(meta)
     found: dict[str, Variable] = {}
     stored = draft.keys()
     for node in meta.graph_def.node:
-        if node.op not in (*_REF_OPS, "VarHandleOp"):
+        if node.op not in (*REF_VARIABLES, "VarHandleOp"):
             continue
         name = attr_of(node, "shared_name").s.decode() or node.name
         if name in found:
@@ -263,6 +264,7 @@ def _graph_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
             trainable=node.name in trainable or name in trainable,
             node_id=None,
             handles=(node.name,),
+            is_state=node.name in state and node.name not in trainable and name not in trainable,
         )
     return tuple(found.values())
 

@@ -1,0 +1,109 @@
+"""The main graph of a TF1 model, in which variables, initialisers, saver and optimizer stand side by side.
+
+A *ref* variable (``VariableV2``) is its own handle: every op may take it as a value, and only the ref inputs of a few
+ops change it. What initialises, saves and restores is neither read nor write and is taken out before the trace.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+
+from graphfreeze.graph.refs import is_control, producer
+from graphfreeze.graph.scope import Scope
+from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef, VariableDef
+
+REF_VARIABLES = frozenset({"VariableV2", "Variable"})
+REF_FORWARDS = frozenset({"RefIdentity", "RefSwitch", "RefEnter", "RefExit", "RefMerge", "RefNextIteration"})
+"""Ops that hand a ref on."""
+HANDLE_FORWARDS = frozenset({"Switch", "Enter"})
+"""Ops of TF1 control flow that hand a resource handle on."""
+REF_INERT = frozenset({"IsVariableInitialized"})
+
+_REF_WRITES = re.compile(r"Assign(Add|Sub)?|Scatter(Nd)?(Add|Sub|Mul|Div|Min|Max|Update)|CountUpTo|(Sparse)?Apply(\w+)")
+# How many leading inputs of Apply* are refs: the variable and its slots (training_ops.cc). All others have one slot.
+_REFS_OF_APPLY = {
+    **dict.fromkeys(("GradientDescent", "ProximalGradientDescent"), 1),
+    **dict.fromkeys(("Adam", "AdaMax", "Adadelta", "AdagradDA", "Ftrl", "FtrlV2", "RMSProp"), 3),
+    "CenteredRMSProp": 4,
+}
+_ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
+_SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
+_RESTORES = frozenset({"RestoreV2", "Restore", "RestoreSlice"})
+_HANDS_ON_VALUE = frozenset({"Identity", "Cast", "Reshape"})
+_VALUES = frozenset({"Identity", "ReadVariableOp"})
+
+
+def ref_inputs(op: str) -> int:
+    """How many of an op's first inputs are refs that it changes."""
+    match = _REF_WRITES.fullmatch(op)
+    if match is None:
+        return 0
+    return _REFS_OF_APPLY.get(match[5], 2) if match[5] else 1
+
+
+def traced_scope(meta: MetaGraphDef) -> Scope:
+    """The main graph without what initialises, saves or restores, and without reads whose value nobody takes."""
+    graph = Scope(meta.graph_def)
+    scope = Scope(meta.graph_def)
+    initialisers = _initialisers(meta)
+    scope.node_list = [n for n in graph.node_list if not _is_setup(graph, n, initialisers)]
+    fetched = fetched_nodes(meta)
+    users = Counter(producer(text) for node in scope.node_list for text in node.input)
+    unused: set[str] = set()
+    for node in reversed(scope.node_list):
+        if node.op in _VALUES and node.name not in fetched and not users[node.name]:
+            unused.add(node.name)
+            users.subtract(producer(text) for text in node.input)
+    scope.node_list = [n for n in scope.node_list if n.name not in unused]
+    return scope
+
+
+def fetched_nodes(meta: MetaGraphDef) -> set[str]:
+    """Nodes whose outputs signatures give out."""
+    return {info.name.split(":")[0] for s in meta.signature_def.values() for info in s.outputs.values()}
+
+
+def optimizer_variables(meta: MetaGraphDef) -> set[str]:
+    """Variable nodes that an optimizer op takes beside the one that it updates: slots, powers of beta, rates."""
+    graph = Scope(meta.graph_def)
+    found: set[str] = set()
+    for node in graph.node_list:
+        if re.fullmatch(r"(Resource)?(Sparse)?Apply\w+", node.op):
+            found.update(_variable_behind(graph, text) for text in list(node.input)[1:] if not is_control(text))
+    return found - {""}
+
+
+def _variable_behind(graph: Scope, text: str) -> str:
+    node = graph.nodes.get(producer(text))
+    while node is not None and node.op in (*_VALUES, *HANDLE_FORWARDS, *REF_FORWARDS):
+        node = graph.nodes.get(producer(node.input[0]))
+    return node.name if node is not None and node.op in (*REF_VARIABLES, "VarHandleOp") else ""
+
+
+def variable_defs(meta: MetaGraphDef) -> Iterator[VariableDef]:
+    """Every variable that a collection describes."""
+    for name, collection in meta.collection_def.items():
+        if name.endswith("variables"):
+            yield from (VariableDef.FromString(value) for value in collection.bytes_list.value)
+
+
+def _initialisers(meta: MetaGraphDef) -> set[str]:
+    return {d.initializer_name.removeprefix("^").split(":")[0] for d in variable_defs(meta)} - {""}
+
+
+def _is_setup(graph: Scope, node: NodeDef, initialisers: set[str]) -> bool:
+    if node.op in _SAVES:
+        return True
+    if node.op not in _ASSIGNS:
+        return False
+    # tf.Variable calls its initialiser NAME/Assign; a collection that says so may have been stripped.
+    return node.name in initialisers or node.name == f"{producer(node.input[0])}/Assign" or _is_restored(graph, node)
+
+
+def _is_restored(graph: Scope, assign: NodeDef) -> bool:
+    node = graph.nodes.get(producer(assign.input[1]))
+    while node is not None and node.op in _HANDS_ON_VALUE:
+        node = graph.nodes.get(producer(node.input[0]))
+    return node is not None and node.op in _RESTORES
