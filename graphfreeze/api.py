@@ -15,11 +15,11 @@ from typing import Unpack
 
 from graphfreeze.errors import InputOutputError, UsageError
 from graphfreeze.passes.execute import execute_plan
-from graphfreeze.passes.finalize import Finalized, finalize_draft, frozen_regions, is_rewritten, matching, refreeze_task
-from graphfreeze.planning import Plan, plan_model
+from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
+from graphfreeze.passes.refreeze import held_again, matching, plan_again
+from graphfreeze.planning import Options, Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
 from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
-from graphfreeze.selection import Region
 
 PathIn = str | PathLike[str]
 Progress = Callable[[int, int], None]
@@ -98,8 +98,10 @@ def rewrite(
     else:
         beside = bool(freeze or train or add or any(options.values()))
         made = replace(_given_plan(plan, beside), command="rewrite")
-        _take_off(draft)
+        if is_rewritten(draft):
+            take_off(draft)
     execute_plan(draft, made)
+    made = replace(made, warnings=made.warnings + keep_linked(draft, weights))
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return made
 
@@ -120,7 +122,7 @@ def finalize(
         out: Directory to write.
         unfreeze: Globs of variables whose freeze is lifted while the others keep theirs; empty lifts all.
         overwrite: Replace a SavedModel at ``out``.
-        weights: As for ``rewrite``; ``link`` only where no tensor has to move.
+        weights: As for ``rewrite``; with ``link`` the bytes of what was taken out stay in the linked files.
         progress: Called with bytes written and bytes to write.
 
     Raises:
@@ -136,30 +138,30 @@ def finalize(
             f"'{model}' carries no freeze: graphfreeze finds none of its marks there. Give a model that graphfreeze "
             "rewrote, or one that was trained and saved from it"
         )
-    lifted = matching([unfreeze] if isinstance(unfreeze, str) else unfreeze, draft)
-    held = {path: region for path, region in frozen_regions(draft).items() if lifted and path not in lifted}
-    task = refreeze_task(draft, held)
-    result = finalize_draft(draft)
-    if held:
-        execute_plan(draft, plan_model(draft, task))
-        result = replace(result, variables=tuple(v for v in result.variables if v in lifted))
+    off = take_off(draft)
+    globs = [unfreeze] if isinstance(unfreeze, str) else list(unfreeze)
+    lifted = matching(globs, off.frozen) if globs else list(off.frozen)
+    kept = [v for v in off.frozen if v not in lifted]
+    warnings: tuple[str, ...] = ()
+    if kept:
+        again = plan_again(draft, kept, off.enabled)
+        execute_plan(draft, again)
+        warnings = again.warnings
+    warnings += keep_linked(draft, weights)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
-    return replace(result, out=str(out))
+    return Finalized(tuple(v.name for v in lifted), warnings, str(out))
 
 
 def _plan(command: str, draft: Draft, freeze: Selectors, train: Selectors, add: bool, options: PlanOptions) -> Plan:
     """Plans on the plain model: a freeze that the model carries is taken off first (a second rewrite replaces it)."""
-    held = _take_off(draft)
-    task = plan_task(command, freeze, train, held=held if add else {}, **options)
-    return plan_model(draft, task)
-
-
-def _take_off(draft: Draft) -> dict[str, Region]:
-    if not is_rewritten(draft):
-        return {}
-    held = frozen_regions(draft)
-    finalize_draft(draft)
-    return held
+    off = take_off(draft) if is_rewritten(draft) else TakenOff()
+    task = plan_task(command, freeze, train, held=off.held if add else {}, **options)
+    plan = plan_model(draft, task)
+    if not add or not off.frozen:
+        return plan
+    return held_again(
+        draft, off, plan, as_before=task.options == replace(Options(), allow_empty=task.options.allow_empty)
+    )
 
 
 def _given_plan(plan: Plan | PathIn, beside: bool) -> Plan:

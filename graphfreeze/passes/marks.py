@@ -8,8 +8,9 @@ the places in the root's lists.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -23,9 +24,11 @@ from graphfreeze.graph.trace import Body, Trace
 from graphfreeze.passes.facts import Fact, check_format, read_fact
 from graphfreeze.passes.info import INFO, INFO_FUNCTION
 from graphfreeze.passes.variables import CHILD
-from graphfreeze.savedmodel import Draft, children, node_at
+from graphfreeze.savedmodel import Draft, children, slot_variables
 from graphfreeze.savedmodel.protos import FunctionDef, Message, MetaGraphDef
 from graphfreeze.selection import Region, complement, whole_region
+
+_OURS = re.compile(r".*/graphfreeze/(trainable|frozen|mask)(_\d+)?")
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +38,8 @@ class Frozen:
     variable: int
     fact: Fact
     storages: dict[str, int]
+    holder: Holder | None
+    """Where ``info`` speaks of it."""
 
     @property
     def region(self) -> Region:
@@ -45,52 +50,86 @@ class Frozen:
         return complement(held.region) if held.trainable else held.region
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Holder:
+    """The child ``graphfreeze`` of a rewritten root, wherever that root now stands in the object graph."""
+
+    parent: int
+    node: int
+    info: dict[str, Any]
+    function: str
+    """The concrete function ``info``."""
+
+    def place(self, graph: Message, path: str) -> int | None:
+        """The object-graph node of a variable that had this path in the source."""
+        names: list[str] | None = self.info["places"].get(path)
+        if names is None:
+            return None
+        number: int | None = self.parent
+        for name in names:
+            number = None if number is None else children(graph, number).get(name)
+        return number
+
+
 @dataclass(frozen=True, slots=True)
 class Marks:
     """All that a rewrite left in one meta graph."""
 
     frozen: tuple[Frozen, ...]
     ours: frozenset[int]
-    """Variables that the rewrite added."""
-    info: dict[str, Any] = field(default_factory=dict)
-    info_function: str | None = None
+    """Variables that the rewrite added, and slots of optimizers for them."""
+    holders: tuple[Holder, ...]
+    enabled: tuple[int, ...]
+    """Variables that were turned on and hold nothing frozen."""
 
     @property
     def saved_again(self) -> bool:
         """Whether TensorFlow has written the model since the rewrite."""
-        return self.info_function != INFO_FUNCTION
+        return [h.function for h in self.holders] != [INFO_FUNCTION]
+
+    @property
+    def info_functions(self) -> frozenset[str]:
+        """Concrete functions that only tell about the freeze."""
+        return frozenset(h.function for h in self.holders)
 
 
 def has_marks(meta: MetaGraphDef) -> bool:
     """Whether a meta graph carries a freeze, or what is left of one."""
-    if info_function(meta) is not None:
+    if any(True for _ in _info_functions(meta)):
         return True
     return any(FACT in node.attr for f in meta.graph_def.library.function for node in f.node_def)
 
 
-def info_function(meta: MetaGraphDef) -> str | None:
-    """The concrete function that tells about the freeze, if the model still has it."""
-    graph = meta.object_graph_def
-    if not graph.nodes or CHILD not in (found := children(graph, 0)):
-        return None
-    node_id = children(graph, found[CHILD]).get(INFO)
-    if node_id is None or graph.nodes[node_id].WhichOneof("kind") != "function":
-        return None
-    names = graph.nodes[node_id].function.concrete_functions
-    return names[0] if names else None
+def in_function(function: FunctionDef) -> bool:
+    """Whether a function holds a node that a rewrite added or changed."""
+    return any(key.startswith("_graphfreeze") for node in Scope(function).node_list for key in node.attr)
 
 
-def read_info(meta: MetaGraphDef) -> dict[str, Any]:
-    """What ``info`` says.
+def read_marks(draft: Draft, meta: MetaGraphDef, trace: Trace) -> Marks:
+    """Everything that a rewrite left, tied to the variables of the trace.
 
     Raises:
-        UnsupportedModelError: a newer version wrote it, or it cannot be read.
+        UnsupportedModelError: a newer version wrote it, it cannot be read, or a storage is missing.
     """
-    name = info_function(meta)
-    function = next((f for f in meta.graph_def.library.function if f.signature.name == name), None)
-    if function is None:
-        return {}
-    for node in function.node_def:
+    return _Reader(draft, meta, trace).read()
+
+
+def _info_functions(meta: MetaGraphDef) -> Iterator[tuple[int, int, str]]:
+    """(object, its child ``graphfreeze``, the concrete function ``info`` of that)."""
+    graph = meta.object_graph_def
+    stem = INFO_FUNCTION.rsplit("_", 1)[0]
+    for parent, node in enumerate(graph.nodes):
+        for child in node.children:
+            if child.local_name != CHILD:
+                continue
+            info = children(graph, child.node_id).get(INFO)
+            names = [] if info is None else graph.nodes[info].function.concrete_functions
+            # A user may have something else of that name.
+            yield from ((parent, child.node_id, name) for name in names if name.startswith(stem))
+
+
+def _read_info(functions: dict[str, FunctionDef], name: str) -> dict[str, Any]:
+    for node in functions[name].node_def if name in functions else ():
         if node.op == "Const" and node.attr["value"].tensor.string_val:
             try:
                 data: dict[str, Any] = json.loads(node.attr["value"].tensor.string_val[0])
@@ -99,33 +138,108 @@ def read_info(meta: MetaGraphDef) -> dict[str, Any]:
             check_format(data.get("format"))
             return data
     raise UnsupportedModelError(
-        f"Function '{name}' should say what graphfreeze did to this model and does not. Rewrite the original model again"
+        f"Function '{name}' should say what graphfreeze did to this model and does not. Rewrite the original model "
+        "again"
     )
 
 
-def read_marks(draft: Draft, meta: MetaGraphDef, trace: Trace) -> Marks:
-    """Everything that a rewrite left, tied to the variables of the trace."""
-    functions = {f.signature.name: f for f in meta.graph_def.library.function}
-    found: dict[int, Frozen] = {}
-    for body in trace.bodies.values():
-        for variable, text, anchor in _facts_in(functions[body.key.function], body):
-            if variable not in found:
-                found[variable] = _tie(draft, trace, functions[body.key.function], body, variable, text, anchor)
-    info = read_info(meta)
-    by_node = {v.node_id: v.index for v in trace.variables if v.node_id is not None}
-    for data in info.get("variables", ()):
-        variable = by_node.get(place_of(meta.object_graph_def, info, data["path"]))
-        if variable is not None and variable not in found:
-            found[variable] = _tie(draft, trace, None, None, variable, data, "")
-    frozen = tuple(found[v] for v in sorted(found))
-    ours = frozenset(s for f in frozen for s in f.storages.values())
-    return Marks(frozen, ours, info, info_function(meta))
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """Where a fact stands: a merge in a function, or ``info``."""
+
+    near: dict[str, list[int]]
+    """Variables by name that are this merge's, or this ``info``'s: others may have the same names."""
+    constants: dict[str, NDArray[np.generic]]
+    """Geometry by key."""
 
 
-def place_of(graph: Message, info: dict[str, Any], path: str) -> int | None:
-    """The object-graph node of a variable that had this path in the source."""
-    names = info.get("places", {}).get(path)
-    return None if names is None else node_at(graph, tuple(names))
+class _Reader:
+    def __init__(self, draft: Draft, meta: MetaGraphDef, trace: Trace) -> None:
+        self.draft, self.trace = draft, trace
+        self.graph = meta.object_graph_def
+        self.functions = {f.signature.name: f for f in meta.graph_def.library.function}
+        self.holders = tuple(Holder(p, n, _read_info(self.functions, f), f) for p, n, f in _info_functions(meta))
+        self.by_node = {v.node_id: v.index for v in trace.variables if v.node_id is not None}
+        self.found: dict[int, Frozen] = {}
+
+    def read(self) -> Marks:
+        told: dict[int, tuple[Holder, dict[str, Any]]] = {}
+        for holder in self.holders:
+            for data in holder.info["variables"]:
+                place = holder.place(self.graph, data["path"])
+                if place is not None and place in self.by_node:
+                    told[self.by_node[place]] = (holder, data)
+        for body in self.trace.bodies.values():
+            for variable, text, anchor in _facts_in(self.functions[body.key.function], body):
+                if variable not in self.found:
+                    by = told[variable][0] if variable in told else None
+                    self.found[variable] = self._tie(variable, json.loads(text), self._merge(body, anchor), by)
+        for variable, (holder, data) in told.items():
+            if variable not in self.found:
+                self.found[variable] = self._tie(variable, data, self._info(holder), holder)
+        frozen = tuple(self.found[v] for v in sorted(self.found))
+        places = (h.place(self.graph, path) for h in self.holders for path in h.info["enabled"])
+        enabled = tuple(self.by_node[p] for p in places if p in self.by_node)
+        return Marks(frozen, self._ours(frozen), self.holders, enabled)
+
+    def _merge(self, body: Body, anchor: str) -> _Place:
+        prefix = f"{anchor}/graphfreeze/"
+        near: dict[str, list[int]] = {}
+        for read in body.reads:
+            if read.node.startswith(prefix):
+                near.setdefault(self.trace.variables[read.variable].name, []).append(read.variable)
+        constants = {
+            attr_of(node, ADDED).s.decode(): tensor_value(node.attr["value"].tensor)
+            for node in self.functions[body.key.function].node_def
+            if node.op == "Const" and ADDED in node.attr and node.name.startswith(prefix)
+        }
+        return _Place(near, constants)
+
+    def _info(self, holder: Holder) -> _Place:
+        near: dict[str, list[int]] = {}
+        for index in self._held(holder):
+            near.setdefault(self.trace.variables[index].name, []).append(index)
+        return _Place(near, {})
+
+    def _held(self, holder: Holder) -> Iterator[int]:
+        """The variables that hang under ``graphfreeze/variables``."""
+        found = children(self.graph, holder.node).get("variables")
+        for child in () if found is None else self.graph.nodes[found].children:
+            if child.node_id in self.by_node:
+                yield self.by_node[child.node_id]
+
+    def _tie(self, variable: int, data: dict[str, Any], place: _Place, holder: Holder | None) -> Frozen:
+        check_format(data.get("format"))
+        names = {h["role"]: h["name"] for h in data["held"] if h["role"]} | dict(data["masks"])
+        storages: dict[str, int] = {}
+        for role, name in names.items():
+            candidates = place.near.get(name) or [v.index for v in self.trace.variables if v.name == name]
+            if not candidates:
+                raise UnsupportedModelError(
+                    f"Variable '{name}', which holds a part of '{self.trace.variables[variable].name}', is missing "
+                    "from the model, so its values cannot be put back together. Finalize the model before another "
+                    "tool drops it"
+                )
+            storages[role] = candidates[0]
+
+        def geometry(key: str) -> NDArray[np.generic] | None:
+            held = storages.get(f"mask:{key}")
+            if held is None:
+                return place.constants.get(key)
+            stored = self.trace.variables[held].key
+            return None if stored is None else self.draft.tensor(stored)
+
+        return Frozen(variable, read_fact(data, geometry), storages, holder)
+
+    def _ours(self, frozen: tuple[Frozen, ...]) -> frozenset[int]:
+        ours = {s for f in frozen for s in f.storages.values()}
+        ours |= {index for holder in self.holders for index in self._held(holder)}
+        used = {read.variable for body in self.trace.all_bodies() for read in body.reads}
+        # Keras stores a second copy of every variable; one that could not be told apart by name is left alone by all.
+        ours |= {v.index for v in self.trace.variables if v.index not in used and _OURS.fullmatch(v.name)}
+        nodes = {n for v in ours for n in (self.trace.variables[v].node_id, *self.trace.variables[v].copies)}
+        slots = {s.slot for s in slot_variables(self.graph) if s.variable in nodes}
+        return frozenset(ours | {self.by_node[s] for s in slots if s in self.by_node})
 
 
 def _facts_in(function: FunctionDef, body: Body) -> Iterator[tuple[int, str, str]]:
@@ -137,57 +251,3 @@ def _facts_in(function: FunctionDef, body: Body) -> Iterator[tuple[int, str, str
             raw = producer(node.attr[REPLACES].s.decode())
             if raw in readers:
                 yield readers[raw], node.attr[FACT].s.decode(), node.name.split("/graphfreeze/")[0]
-
-
-def _tie(
-    draft: Draft,
-    trace: Trace,
-    function: FunctionDef | None,
-    body: Body | None,
-    variable: int,
-    text: str | dict[str, Any],
-    anchor: str,
-) -> Frozen:
-    names = _storage_names(text)
-    near = _near(trace, body, anchor) if body is not None else {}
-    storages: dict[str, int] = {}
-    for role, name in names.items():
-        candidates = [i for i in near.get(name, ())] or [v.index for v in trace.variables if v.name == name]
-        if not candidates:
-            raise UnsupportedModelError(
-                f"Variable '{name}', which holds a part of '{trace.variables[variable].name}', is missing from the "
-                "model, so its values cannot be put back together. Finalize the model before another tool drops it"
-            )
-        storages[role] = candidates[0]
-
-    def geometry(key: str) -> NDArray[np.generic] | None:
-        held = storages.get(f"mask:{key}")
-        if held is not None:
-            stored = trace.variables[held].key
-            return None if stored is None else draft.tensor(stored)
-        for node in function.node_def if function is not None else ():
-            if node.op == "Const" and attr_of(node, ADDED).s.decode() == key and node.name.startswith(f"{anchor}/graphfreeze/"):
-                return tensor_value(node.attr["value"].tensor)
-        return None
-
-    return Frozen(variable, read_fact(text, geometry), storages)
-
-
-def _storage_names(text: str | dict[str, Any]) -> dict[str, str]:
-    data = json.loads(text) if isinstance(text, str) else text
-    check_format(data.get("format"))
-    return {h["role"]: h["name"] for h in data["held"] if h["role"]} | dict(data["masks"])
-
-
-def _near(trace: Trace, body: Body, anchor: str) -> dict[str, list[int]]:
-    """Variables read by the nodes of one merge, by name: right even where two models of one origin live together."""
-    near: dict[str, list[int]] = {}
-    for read in body.reads:
-        if read.node.startswith(f"{anchor}/graphfreeze/"):
-            near.setdefault(trace.variables[read.variable].name, []).append(read.variable)
-    return near
-
-
-def in_function(function: FunctionDef) -> bool:
-    """Whether a function holds a node that a rewrite added or changed."""
-    return any(key.startswith("_graphfreeze") for node in Scope(function).node_list for key in node.attr)

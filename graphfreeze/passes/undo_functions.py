@@ -1,8 +1,8 @@
 """Takes merges, captures and passed values out of functions again, from the marks on their nodes alone.
 
 The inverse of pass ``functions``. It goes by what the graph says now, not by what was written once: after training the
-model may have been saved again (all functions renamed) or wrapped in functions of the user's, whose loops and calls then
-hand our variables on; those inputs go, and whatever else the user added stays.
+model may have been saved again (all functions renamed) or wrapped in functions of the user's, whose loops and calls
+then hand our variables on; those inputs go, and whatever else the user added stays.
 """
 
 from __future__ import annotations

@@ -101,7 +101,9 @@ def _tensors(bundle: Bundle) -> Iterator[tuple[str, tuple[int, tuple[int, ...], 
 
 
 def _sort(field: Any, key: Any) -> None:
-    kept = sorted((m.SerializeToString(deterministic=True) for m in field), key=lambda b: key(type(field[0]).FromString(b)))
+    kept = sorted(
+        (m.SerializeToString(deterministic=True) for m in field), key=lambda b: key(type(field[0]).FromString(b))
+    )
     kind = type(field[0]) if len(field) else None
     del field[:]
     field.extend(kind.FromString(data) for data in kept)
