@@ -375,6 +375,8 @@ def _explain(error: Exception) -> tuple[int, str]:
         context = getattr(error, "ctx", None)
         command = context.command_path if context is not None else PROGRAM
         words = error.format_message().replace(": Value error, ", ": ").rstrip(".")
+        if near := getattr(error, "possibilities", None):
+            words = f"{error.message}. Did you mean {' or '.join(map(repr, sorted(near)))}?"  # type: ignore[attr-defined]
         return 2, f"{words}\nFor help: {command} --help"
     if isinstance(error, GraphfreezeError) and not isinstance(error, InternalError):
         return error.exit_code, str(error)

@@ -410,7 +410,7 @@ def test_interrupt(api):
         (["inspct", "M"], "No such command 'inspct'. Did you mean 'inspect'?", ""),
         (["--frob"], "No such option: --frob", ""),
         (["rewrite", "M"], "Missing argument 'OUT'", "rewrite "),
-        (["plan", "M", "--freez", "x"], "No such option: --freez (Possible options: --freeze)", "plan "),
+        (["plan", "M", "--freez", "x"], "No such option: --freez. Did you mean '--freeze'?", "plan "),
         (["plan", "M", "--freeze"], "Option '--freeze' requires an argument", ""),
         (
             ["plan", "M", "--strategy", "glue"],

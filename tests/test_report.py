@@ -414,3 +414,12 @@ def test_restored_variables(monkeypatch):
     report.write_restored(("a", "b/c"))
     report.write_restored(("a",), verbose=True)
     assert sys.stdout.getvalue() == "restored 2 variables\nrestored 1 variable:\n  a\n"
+
+
+@pytest.mark.parametrize("command", ["inspect", "plan"])
+def test_variables_of_one_name_are_told_apart_by_path(command):
+    named = tuple(variable("Variable", (4, 4), path=path, **WHOLE) for path in ("first", "pair/0"))
+    shown = text(plan(command, (MetaGraphPlan(("serve",), (), named),)), width=200)
+    assert "\nfirst " in shown
+    assert "\npair/0 " in shown
+    assert "Variable" not in shown

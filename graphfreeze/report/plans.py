@@ -63,10 +63,10 @@ def _variable_lines(command: str, meta: MetaGraphPlan, width: int | None, verbos
     if command == "inspect":
         frozen = any(v.frozen for v in meta.variables)
         columns = INSPECT_COLUMNS + (FROZEN, STRATEGY) * frozen
-        rows = [_inspect_row(v, frozen, verbose) for v in meta.variables]
+        rows = [_inspect_row(v, _label(v, meta), frozen, verbose) for v in meta.variables]
         return layout(columns, rows, width)
     shown = meta.variables if verbose else meta.touched()
-    return layout(PLAN_COLUMNS, [_plan_row(v, verbose) for v in shown], width) if shown else []
+    return layout(PLAN_COLUMNS, [_plan_row(v, _label(v, meta), verbose) for v in shown], width) if shown else []
 
 
 def _untouched(meta: MetaGraphPlan, width: int | None) -> list[Text]:
@@ -96,19 +96,19 @@ def _totals(meta: MetaGraphPlan, width: int | None) -> list[Text]:
     ]
 
 
-def _inspect_row(v: VariablePlan, frozen: bool, verbose: bool) -> Row:
+def _inspect_row(v: VariablePlan, name: str, frozen: bool, verbose: bool) -> Row:
     trainable = "yes" if v.trainable else "no"
     cells: tuple[str, ...] = (_shape(v), v.dtype, v.kind, trainable, f"{len(v.reads):,}", f"{len(v.writes):,}")
     if frozen:
         cells += (_frozen(v), _strategy(v))
-    return Row(_name(v), cells, details=_details(v) if verbose else (), style=STYLES.get(str(v.strategy), ""))
+    return Row(name, cells, details=_details(v) if verbose else (), style=STYLES.get(str(v.strategy), ""))
 
 
-def _plan_row(v: VariablePlan, verbose: bool) -> Row:
+def _plan_row(v: VariablePlan, name: str, verbose: bool) -> Row:
     uses = (f"{len(v.reads):,}", f"{len(v.writes):,}")
     cells = (_shape(v), v.dtype, v.kind, _frozen(v), _strategy(v), *uses, _change(*v.optimizer_bytes))
     details = _details(v) if verbose else ()
-    return Row(_name(v), cells, printable(v.reason), details=details, style=STYLES.get(str(v.strategy), ""))
+    return Row(name, cells, printable(v.reason), details=details, style=STYLES.get(str(v.strategy), ""))
 
 
 def _details(v: VariablePlan) -> tuple[str, ...]:
@@ -126,8 +126,9 @@ def _place(node: str, function: str) -> str:
     return f"'{node}' in '{function}'" if function else f"'{node}' in the main graph"
 
 
-def _name(v: VariablePlan) -> str:
-    return printable(v.name or v.path or v.key or "(no name)")
+def _label(v: VariablePlan, meta: MetaGraphPlan) -> str:
+    """The name, or the path where names repeat: what a selector has to say."""
+    return printable(meta.label(v) or v.name or v.path or v.key or "(no name)")
 
 
 def _shape(v: VariablePlan) -> str:
