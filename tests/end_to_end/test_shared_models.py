@@ -1,0 +1,131 @@
+"""Every real SavedModel and every fixture: outcomes as pinned, and the promises on all that can be rewritten."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+
+from graphfreeze.errors import UnsupportedModelError
+from graphfreeze.planning import plan_model
+from graphfreeze.planning.request import plan_task
+from graphfreeze.savedmodel import open_draft, slot_variables
+from tests.conftest import MODELS
+from tests.helpers.expected import CASES, model_paths, outcome, pinned, read_weights
+from tests.helpers.shared_models import EXPECTED_COUNT, require_shared_models, shared_model, shared_model_names
+
+PINNED = pinned()
+PATHS = {(table, name): path for table, name, path in model_paths()}
+
+
+def rewritable():
+    """Real models of which at least one case is pinned to succeed."""
+    found = {}
+    for name in shared_model_names():
+        expected = PINNED["shared"].get(name, {})
+        if any(expected.get(case, {}).get("exit") == 0 for case in CASES):
+            found[name] = expected
+    return found
+
+
+# What TensorFlow 2.21 itself cannot load, rewritten or not, and whether its TF1 loader can.
+NOT_LOADED = {
+    "tfagents-dice": "v1",  # a TypeSpec that only tensorflow_probability registers
+    "tf24-uninitializedvariable": "none",  # ships without variables
+}
+
+
+def has_slots(name):
+    meta = open_draft(shared_model(name)).model.proto.meta_graphs[0]
+    return any(True for _ in slot_variables(meta.object_graph_def))
+
+
+SLOTS = [name for name in rewritable() if has_slots(name)]
+LOADED = [name for name in rewritable() if name not in SLOTS and NOT_LOADED.get(name) != "none"]
+
+
+def test_as_many_models_as_are_listed():
+    require_shared_models()
+    assert len(PINNED["shared"]) == EXPECTED_COUNT
+    assert sorted(PINNED["shared"]) == shared_model_names()
+
+
+def test_as_many_fixtures_as_are_listed():
+    assert sorted(PINNED["fixtures"]) == sorted(path.name for path in MODELS.iterdir())
+
+
+@pytest.mark.parametrize(("table", "name"), [(table, name) for table in PINNED for name in PINNED[table]])
+def test_outcome_is_as_pinned(table, name):
+    if table == "shared":
+        require_shared_models()
+    assert outcome(PATHS[table, name]) == PINNED[table][name] | {
+        key: PINNED[table][name].get(key, {})
+        for key in ("variables", "reads", "writes")
+        if PINNED[table][name]["inspect"] == 0
+    }
+
+
+def test_the_file_says_something():
+    """A pinned outcome of nothing would pass for ever."""
+    exits = [c["exit"] for models in PINNED.values() for m in models.values() for k in CASES if (c := m.get(k))]
+    assert exits.count(0) > 60
+    assert exits.count(4) > 15
+    assert {m["inspect"] for models in PINNED.values() for m in models.values()} == {0}
+
+
+@pytest.mark.parametrize("name", [n for n in shared_model_names() if PINNED["shared"][n].get("format") == ["TF1"]])
+def test_a_tf1_graph_is_refused_in_words(name):
+    draft = open_draft(shared_model(name))
+    weights = read_weights(plan_model(draft, plan_task("inspect")))
+    if not weights:
+        return
+    with pytest.raises(UnsupportedModelError, match="is a TF1 graph"):
+        plan_model(draft, plan_task("rewrite", [weights[0].path]))
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("name", LOADED)
+def test_promises(name, tmp_path):
+    from tests.helpers.real_models import CASES as OPTIONS
+    from tests.helpers.real_models import check_model
+
+    done = {}
+    for case in OPTIONS:
+        (tmp_path / case).mkdir()
+        done[case] = check_model(shared_model(name), case, tmp_path / case, objects=name not in NOT_LOADED)
+    assert_as_many_as_pinned(name, done)
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+def test_promises_of_models_with_slots():
+    """In a process of its own, where tf_keras comes first: only that knows the optimizers of Keras 2."""
+    require_shared_models()
+    command = [sys.executable, "-m", "tests.helpers.real_models", *SLOTS]
+    root = MODELS.parents[1]
+    ran = subprocess.run(command, cwd=root, capture_output=True, text=True, check=False, timeout=900)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    lines = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    assert [line for line in lines if isinstance(line["result"], str)] == []
+    assert len(SLOTS) > 2
+    for name in SLOTS:
+        assert_as_many_as_pinned(name, {line["case"]: line["result"] for line in lines if line["model"] == name})
+
+
+@pytest.mark.tf
+def test_finalize_of_a_model_that_cannot_be_loaded(tmp_path):
+    import graphfreeze
+    from tests.helpers.real_models import finalized_differences
+
+    path = shared_model("tf24-uninitializedvariable")
+    (weight,) = read_weights(graphfreeze.inspect(path))
+    graphfreeze.rewrite(path, tmp_path / "out", freeze=weight.path, allow_empty=True)
+    graphfreeze.finalize(tmp_path / "out", tmp_path / "plain")
+    assert finalized_differences(tmp_path / "plain", path) == []
+
+
+def assert_as_many_as_pinned(name, done):
+    expected = PINNED["shared"][name]
+    for case, count in done.items():
+        outcome = expected.get("whole" if case == "strict" else "slice" if case == "mask" else case, {})
+        assert count == sum(n for key, n in outcome.items() if key not in ("exit", "reads")), case

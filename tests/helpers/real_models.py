@@ -1,0 +1,152 @@
+"""One real model through rewrite, the promises and finalize, knowing nothing of it but its protos.
+
+A model with optimizer slots of Keras 2 loads only where tf_keras was imported first, which changes the whole process:
+such models are checked by ``python -m tests.helpers.real_models NAME...``, which prints one line of JSON per case.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import graphfreeze
+from graphfreeze.graph.scope import Scope
+from graphfreeze.savedmodel import DTYPE_NAMES, OBJECT_GRAPH_KEY, SavedModel, numpy_dtype, read_saved_model
+from graphfreeze.savedmodel.protos import Message, MetaGraphDef, TrackableObjectGraph
+from tests.helpers.compare import assert_all_bits_equal, proto_diff
+from tests.helpers.expected import selectors
+from tests.helpers.shared_models import shared_model
+
+CASES: dict[str, tuple[str, dict[str, Any]]] = {
+    "whole": ("whole", {}),
+    "strict": ("whole", {"strict": True}),
+    "slice": ("slice", {}),
+    "mask": ("slice", {"strategy": "mask"}),
+}
+_DIMENSION = 2
+_STRING = 7
+
+
+def check_model(path: Path, case: str, folder: Path, *, objects: bool = True) -> int:
+    """Rewrites, compares and finalizes; returns how many variables were frozen (0: the case has none).
+
+    ``objects`` is False for a model that TensorFlow 2 cannot load: signatures are compared through the TF1 loader.
+    """
+    kind, options = CASES[case]
+    chosen = selectors(graphfreeze.inspect(path), kind)
+    if not chosen:
+        return 0
+    out, plain = folder / "out", folder / "plain"
+    plan = graphfreeze.rewrite(path, out, freeze=chosen, allow_empty=True, **options)
+    if objects:
+        from tests.helpers.promises import check_forward
+
+        check_forward(path, out, plan)
+    assert_all_bits_equal(signature_outputs(out), signature_outputs(path), "TF1 loader: ")
+    graphfreeze.finalize(out, plain)
+    differing = finalized_differences(plain, path)
+    assert not differing, differing[:5]
+    return sum(v.strategy is not None for m in plan.meta_graphs for v in m.variables)
+
+
+def finalized_differences(plain: Path, source: Path) -> list[str]:
+    """Promise G5 of an untrained result: messages, tensors and files; serialised graphs compare as messages."""
+    a, e = read_saved_model(plain), read_saved_model(source)
+    found = proto_diff(_opened(a), _opened(e))
+    graphs = [_bundle_graph(m) for m in (a, e)]
+    if None not in graphs:
+        found += [f"checkpoint's object graph: {line}" for line in proto_diff(*graphs)]
+    tensors = [_tensors(m) for m in (a, e)]
+    found += [f"tensor '{k}'" for k in tensors[0].keys() | tensors[1].keys() if tensors[0].get(k) != tensors[1].get(k)]
+    files = [{f: (m.directory / f).read_bytes() for f in m.other_files()} for m in (a, e)]
+    return found + [f"file '{k}'" for k in files[0].keys() | files[1].keys() if files[0].get(k) != files[1].get(k)]
+
+
+def _opened(model: SavedModel) -> Message:
+    """The proto, with the object graph that the saver writes in one fixed order of bytes."""
+    for meta in model.proto.meta_graphs:
+        main = Scope(meta.graph_def)
+        save = main.nodes.get(meta.saver_def.save_tensor_name.split(":")[0])
+        for text in save.input if save is not None else ():
+            node = main.nodes.get(text)
+            if node is not None and node.op == "Const" and node.attr["dtype"].type == _STRING:
+                values = node.attr["value"].tensor.string_val
+                values[:] = [_one_order(v) if len(values) == 1 else v for v in values]
+    return model.proto
+
+
+def _one_order(data: bytes) -> bytes:
+    return TrackableObjectGraph.FromString(data).SerializeToString(deterministic=True)
+
+
+def _bundle_graph(model: SavedModel) -> Message | None:
+    if model.bundle is None or OBJECT_GRAPH_KEY not in model.bundle.entries:
+        return None
+    return TrackableObjectGraph.FromString(model.bundle.read_tensor(OBJECT_GRAPH_KEY).item())
+
+
+def _tensors(model: SavedModel) -> dict[str, tuple[Any, ...]]:
+    if model.bundle is None:
+        return {}
+    entries = model.bundle.entries
+    return {
+        key: (entry.dtype, str(entry.shape), model.bundle.read_bytes(key))
+        for key, entry in entries.items()
+        if key != OBJECT_GRAPH_KEY
+    }
+
+
+def signature_outputs(path: Path, number: int = 0) -> dict[str, dict[str, Any]]:
+    """The outputs of every signature through the TF1 loader; none where that loader cannot restore the model."""
+    import tensorflow as tf
+
+    meta = read_saved_model(path).proto.meta_graphs[number]
+    results: dict[str, dict[str, Any]] = {}
+    with tf.compat.v1.Session(graph=tf.Graph()) as session:
+        tf.compat.v1.saved_model.load(session, list(meta.meta_info_def.tags), str(path))
+        for name in sorted(meta.signature_def):
+            if name.startswith("__"):
+                continue
+            signature = meta.signature_def[name]
+            feed = dict(_inputs(signature))
+            outputs = {key: info.name for key, info in sorted(signature.outputs.items())}
+            try:
+                results[name] = session.run(outputs, feed)
+            except (tf.errors.OpError, ValueError, TypeError) as error:
+                results[name] = {"error": np.array(type(error).__name__)}
+    return results
+
+
+def _inputs(signature: MetaGraphDef.SignatureDefEntry) -> Iterator[tuple[str, Any]]:
+    generator = np.random.default_rng(0)
+    for _, info in sorted(signature.inputs.items()):
+        shape = [d.size if d.size >= 0 else _DIMENSION for d in info.tensor_shape.dim]
+        if info.dtype == _STRING:
+            yield info.name, generator.choice(np.array([b"the", b"cat", b""], dtype=object), shape)
+            continue
+        dtype = numpy_dtype(info.dtype)
+        low = generator.standard_normal(shape) if DTYPE_NAMES[info.dtype].startswith("float") else None
+        yield info.name, np.asarray(generator.integers(0, 2, shape) if low is None else low).astype(dtype)
+
+
+def main(names: list[str]) -> None:
+    import tf_keras  # noqa: F401 (its optimizers must be known before the first model is loaded)
+
+    for name in names:
+        for case in CASES:
+            with tempfile.TemporaryDirectory() as folder:
+                try:
+                    result: Any = check_model(shared_model(name), case, Path(folder))
+                except Exception as error:
+                    result = f"{type(error).__name__}: {error}"[:2000]
+            sys.stdout.write(json.dumps({"model": name, "case": case, "result": result}) + "\n")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
