@@ -16,6 +16,7 @@ from typing import Unpack
 from graphfreeze.errors import InputOutputError, UsageError
 from graphfreeze.passes.execute import execute_plan
 from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
+from graphfreeze.passes.frozen_view import show_freeze
 from graphfreeze.passes.refreeze import held_again, matching, plan_again
 from graphfreeze.planning import Options, Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
@@ -26,13 +27,15 @@ Progress = Callable[[int, int], None]
 
 
 def inspect(model: PathIn, *, tags: Iterable[str] | None = None) -> Plan:
-    """What a SavedModel holds: meta graphs, signatures, variables and all their uses.
+    """What a SavedModel holds: meta graphs, signatures, variables, all their uses, and what of them is frozen.
 
     Raises:
         InputOutputError: no SavedModel is there, or it is damaged.
         UsageError: no meta graph has these tags.
+        UnsupportedModelError: a newer version rewrote the model, or its marks are damaged.
     """
-    return plan_model(open_draft(Path(model)), plan_task("inspect", tags=tags))
+    draft = open_draft(Path(model))
+    return show_freeze(draft, plan_model(draft, plan_task("inspect", tags=tags)))
 
 
 def plan(
