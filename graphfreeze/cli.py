@@ -376,7 +376,7 @@ def _explain(error: Exception) -> tuple[int, str]:
         command = context.command_path if context is not None else PROGRAM
         words = error.format_message().replace(": Value error, ", ": ").rstrip(".")
         if near := getattr(error, "possibilities", None):
-            words = f"{error.message}. Did you mean {' or '.join(map(repr, sorted(near)))}?"  # type: ignore[attr-defined]
+            words = f"{error.message}. Did you mean {' or '.join(map(repr, sorted(near)))}?"
         return 2, f"{words}\nFor help: {command} --help"
     if isinstance(error, GraphfreezeError) and not isinstance(error, InternalError):
         return error.exit_code, str(error)

@@ -47,7 +47,8 @@ def value(loaded: Any, name: str) -> NDArray[Any]:
     check_format(data.get("format"))
     wanted = name.removesuffix(":0")
     new = {v.name.removesuffix(":0"): v for v in getattr(loaded.graphfreeze, "variables", ())}
-    found = [d for d in data["variables"] if wanted == d["path"]] or [d for d in data["variables"] if wanted == d["name"]]
+    found = [d for d in data["variables"] if wanted == d["path"]]
+    found = found or [d for d in data["variables"] if wanted == d["name"]]
     if len(found) > 1:
         paths = ", ".join(f"'{d['path']}'" for d in found)
         raise NoMatchError(f"'{name}' names {len(found)} frozen variables. Give the path of one: {paths}")
@@ -98,9 +99,7 @@ def _at(loaded: Any, place: Sequence[str]) -> Any:
 
 def _untouched(loaded: Any, name: str) -> NDArray[Any]:
     """A variable without a freeze, by the name or path it has in the loaded model."""
-    captured = {
-        v.name.removesuffix(":0"): v for v in _info(loaded).concrete_functions[0].trainable_variables
-    }
+    captured = {v.name.removesuffix(":0"): v for v in _info(loaded).concrete_functions[0].trainable_variables}
     if name in captured:
         return np.asarray(captured[name].numpy())
     try:
