@@ -6,7 +6,8 @@ fact 6). The storage of a rewritten model is set through its plan: dead elements
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from graphfreeze.planning.plan import Atom, Plan, Storage, VariablePlan
-from tests.helpers.compare import assert_bits_equal
+from tests.helpers.compare import assert_bits_equal, assert_within_eps
 from tests.helpers.functions import outputs_of
 from tests.helpers.training import Mode, Training, make_gradients
-from tests.helpers.variables import Array, variables_by_path
+from tests.helpers.variables import Array, trainable_of, used_variables, variables_by_path
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,16 +32,14 @@ class Parts:
 
 
 def parts_of(loaded: Any, plan: Plan) -> Iterator[Parts]:
-    """Every variable with atoms."""
+    """Every variable with atoms. A list that lost a variable may have been its path, so info says where it is now."""
+    info = json.loads(loaded.graphfreeze.info().numpy())
     by_path = variables_by_path(loaded)
-    held = getattr(getattr(loaded, "graphfreeze", None), "variables", ())
-    by_name = {v.name.removesuffix(":0"): v for v in held}
+    by_name = {v.name.removesuffix(":0"): v for v in getattr(loaded.graphfreeze, "variables", ())}
     for variable in plan.meta_graphs[0].variables:
         if variable.strategy is None or not variable.atoms:
             continue
-        base = by_path.get(variable.path)
-        if base is None:
-            base = next(v for p, v in by_path.items() if v.name.removesuffix(":0") == variable.name and "graphfreeze" not in p)
+        base = by_path["/".join(info["places"][variable.path])]
         yield Parts(variable, base, tuple((a, by_name[a.name]) for a in variable.atoms if a.name))
 
 
@@ -73,17 +72,10 @@ def _random(shape: Any, dtype: Any, generator: np.random.Generator) -> Array:
     return values.astype(dtype)
 
 
-def check_forward(original: Path, rewritten: Path, skip: frozenset[str] = frozenset()) -> None:
-    """G1: every function and signature, bit for bit."""
-    assert_same_outputs(
-        outputs_of(tf.saved_model.load(str(rewritten)), skip=skip),
-        outputs_of(tf.saved_model.load(str(original)), skip=skip),
-    )
-
-
-def check_poison(original: Path, rewritten: Path, plan: Plan, skip: frozenset[str] = frozenset(), seed: int = 7) -> None:
-    """The rewritten model with poisoned storage equals the original at the effective value."""
+def check_forward(original: Path, rewritten: Path, plan: Plan, skip: frozenset[str] = frozenset(), seed: int = 7) -> None:
+    """G1, every function and signature bit for bit; then again with poisoned storage, at the effective value."""
     plain, held = tf.saved_model.load(str(original)), tf.saved_model.load(str(rewritten))
+    assert_same_outputs(outputs_of(held, skip=skip), outputs_of(plain, skip=skip))
     generator = np.random.default_rng(seed)
     by_path = variables_by_path(plain)
     for parts in parts_of(held, plan):
@@ -104,26 +96,59 @@ def assert_same_outputs(actual: dict[str, Any], expected: dict[str, Any]) -> Non
             assert_bits_equal(actual[name][key], value, f"{name}{key}")
 
 
-def check_gradients(original: Path, rewritten: Path, plan: Plan, training: Training, mode: Mode, step: int = 0) -> int:
+def check_gradients(
+    original: Path, rewritten: Path, plan: Plan, training: Training, mode: Mode, step: int = 0, *, exact: bool = True
+) -> int:
     """G2: nothing at frozen elements, the original's bits elsewhere, sparse where it was sparse.
+
+    ``exact`` is False only where a variable is read several times: TensorFlow then adds gradients in another order.
 
     Returns how many frozen elements have a non-zero gradient in the original (a check with none proves nothing).
     """
     plain, held = tf.saved_model.load(str(original)), tf.saved_model.load(str(rewritten))
+    same = assert_bits_equal if exact else assert_within_eps
     touched = list(parts_of(held, plan))
     by_path = variables_by_path(plain)
-    expected = make_gradients(training, plain, [by_path[p.plan.path] for p in touched], mode)(step)
+    others = _others(plain, held, {id(by_path[p.plan.path]) for p in touched})
+    expected = iter(
+        make_gradients(training, plain, [*(by_path[p.plan.path] for p in touched), *(v for v, _ in others)], mode)(step)
+    )
     wanted = [v for p in touched for v in (p.base, *(v for _, v in p.new))]
-    found = iter(make_gradients(training, held, wanted, mode)(step))
+    found = iter(make_gradients(training, held, [*wanted, *(v for _, v in others)], mode)(step))
     moved = 0
-    for parts, gradient in zip(touched, expected, strict=True):
-        base = next(found)
+    for parts in touched:
+        gradient, base = next(expected), next(found)
         new = [(atom, next(found)) for atom, _ in parts.new]
-        moved += _check_one(parts, gradient, base, new)
+        moved += _check_one(parts, gradient, base, new, same)
+    for variable, _ in others:
+        _check_untouched(variable, next(found), next(expected), same)
     return moved
 
 
-def _check_one(parts: Parts, gradient: Any, base: Any, new: list[tuple[Atom, Any]]) -> int:
+def _others(plain: Any, held: Any, touched: set[int]) -> list[tuple[Any, Any]]:
+    """The trainable variables that the plan leaves alone, in both models: by path, or by name where a list moved it."""
+    names: dict[str, Any] = {v.name: v for v in used_variables(held).values()}
+    paths = variables_by_path(held)
+    pairs = []
+    for path, variable in trainable_of(plain).items():
+        if id(variable) in touched:
+            continue
+        same_place = paths.get(path)
+        there = same_place if same_place is not None and same_place.name == variable.name else names[variable.name]
+        assert there.trainable
+        pairs.append((variable, there))
+    return pairs
+
+
+def _check_untouched(variable: Any, actual: Any, expected: Any, same: Callable[[Any, Any, str], None]) -> None:
+    shape = variable.numpy().shape
+    assert isinstance(actual, tf.IndexedSlices) == isinstance(expected, tf.IndexedSlices), variable.name
+    same(_dense(actual, shape, variable), _dense(expected, shape, variable), f"{variable.name}, left alone")
+
+
+def _check_one(
+    parts: Parts, gradient: Any, base: Any, new: list[tuple[Atom, Any]], same: Callable[[Any, Any, str], None]
+) -> int:
     label = parts.plan.name
     shape = parts.base.shape.as_list()
     dense = _dense(gradient, shape, parts.base)
@@ -134,15 +159,16 @@ def _check_one(parts: Parts, gradient: Any, base: Any, new: list[tuple[Atom, Any
             moved += int(np.count_nonzero(expected))
         if atom.storage is Storage.BASE:
             actual = atom.region.take(_dense(base, shape, parts.base))
-            assert_bits_equal(actual, expected if atom.trainable else np.zeros_like(expected), f"{label} base")
+            same(actual, expected if atom.trainable else np.zeros_like(expected), f"{label} base")
             if isinstance(gradient, tf.IndexedSlices) and atom.trainable:
                 _check_sparse(atom, gradient, base, label)
             continue
         found = next(g for a, g in new if a is atom)
         if not atom.trainable:
-            assert found is None, f"{label}: the frozen copy has a gradient"
+            # A loop that captures the copy's handle gives zeros for it, as TensorFlow does for every capture.
+            assert found is None or not np.any(_dense(found, list(atom.region.storage_shape), parts.base)), label
             continue
-        assert_bits_equal(_dense(found, list(atom.region.storage_shape), parts.base), expected, f"{label} part")
+        same(_dense(found, list(atom.region.storage_shape), parts.base), expected, f"{label} part")
         if isinstance(gradient, tf.IndexedSlices):
             assert isinstance(found, tf.IndexedSlices), f"{label}: a sparse gradient turned dense"
     return moved
