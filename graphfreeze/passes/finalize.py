@@ -18,8 +18,8 @@ from graphfreeze.graph.ops import CALLS
 from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Trace, trace_meta_graph
+from graphfreeze.lowering.facts import Fact
 from graphfreeze.passes.check import broken_rules
-from graphfreeze.passes.facts import Fact
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
 from graphfreeze.passes.marks import Frozen, Marks, has_marks, read_marks
 from graphfreeze.passes.prune import remove_unreachable
@@ -114,8 +114,10 @@ def keep_linked(draft: Draft, weights: Weights) -> tuple[str, ...]:
         return ()
     draft.repack = False
     return (
-        ("the linked weights still hold the bytes of tensors that were taken out; no reader sees them. Use --weights "
-        "copy to write the weights without them"),
+        (
+            "the linked weights still hold the bytes of tensors that were taken out; no reader sees them. Use --weights "
+            "copy to write the weights without them"
+        ),
     )
 
 

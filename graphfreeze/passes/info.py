@@ -12,7 +12,7 @@ from typing import Any
 
 from graphfreeze.graph.attrs import shape_proto, string_tensor, type_attr
 from graphfreeze.graph.names import FreshNames
-from graphfreeze.passes.facts import FORMAT, fact
+from graphfreeze.lowering.facts import FORMAT, fact
 from graphfreeze.passes.flags import trainable_nodes
 from graphfreeze.passes.state import Work
 from graphfreeze.passes.variables import CHILD, mark_user_object

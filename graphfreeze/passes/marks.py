@@ -21,7 +21,7 @@ from graphfreeze.graph.attrs import ADDED, FACT, REPLACES, tensor_value
 from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import Body, Trace
-from graphfreeze.passes.facts import Fact, check_format, read_fact
+from graphfreeze.lowering.facts import Fact, check_format, read_fact
 from graphfreeze.passes.info import INFO, INFO_FUNCTION
 from graphfreeze.passes.variables import CHILD
 from graphfreeze.savedmodel import Draft, children, slot_variables

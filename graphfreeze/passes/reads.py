@@ -16,10 +16,10 @@ from graphfreeze.graph.refs import attr_of, is_control
 from graphfreeze.graph.scope import Scope, Use
 from graphfreeze.graph.trace import Body, Read
 from graphfreeze.lowering.emitter import Emitter, control_inputs
+from graphfreeze.lowering.facts import fact
 from graphfreeze.lowering.full import merge_full
 from graphfreeze.lowering.lookup import merge_lookup
 from graphfreeze.lowering.merge import Merge, MergeContext
-from graphfreeze.passes.facts import fact
 from graphfreeze.passes.needs import Mode
 from graphfreeze.passes.signature import Arguments
 from graphfreeze.savedmodel.protos import AttrValue, NodeDef

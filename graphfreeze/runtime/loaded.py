@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import NoMatchError, UsageError
-from graphfreeze.passes.facts import Fact, check_format, read_fact
+from graphfreeze.lowering.facts import Fact, check_format, read_fact
 
 
 def trainable_variables(loaded: Any) -> list[Any]:

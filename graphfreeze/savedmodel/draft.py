@@ -64,10 +64,9 @@ class Draft:
     ) -> None:
         """Writes everything to a new directory; see ``write_saved_model``."""
         put = dict(self.put)
-        if self.bundle_graph is not None and self.model.bundle is not None:
-            # Messages are compared, not bytes: serialising alone may change those, and an untouched graph stays.
-            if self.bundle_graph != read_trackable_graph(self.model.bundle):
-                put[OBJECT_GRAPH_KEY] = trackable_graph_tensor(self.bundle_graph)
+        # Messages are compared, not bytes: serialising alone may change those, and an untouched graph stays.
+        if self.bundle_graph is not None and self.bundle_graph != read_trackable_graph(self.model.bundle):
+            put[OBJECT_GRAPH_KEY] = trackable_graph_tensor(self.bundle_graph)
         write_saved_model(
             self.model,
             target,
