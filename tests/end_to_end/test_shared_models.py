@@ -86,11 +86,10 @@ def test_a_tf1_graph_is_refused_in_words(name):
 @pytest.mark.tf
 @pytest.mark.parametrize("name", LOADED)
 def test_promises(name, tmp_path):
-    from tests.helpers.real_models import CASES as OPTIONS
-    from tests.helpers.real_models import check_model
+    from tests.helpers.real_models import cases_of, check_model
 
     done = {}
-    for case in OPTIONS:
+    for case in cases_of(name):
         (tmp_path / case).mkdir()
         done[case] = check_model(shared_model(name), case, tmp_path / case, objects=name not in NOT_LOADED)
     assert_as_many_as_pinned(name, done)
