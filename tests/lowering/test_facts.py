@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.ops import Access
+from graphfreeze.lowering import facts
 from graphfreeze.lowering.facts import fact, read_fact
 from graphfreeze.lowering.merge import build_merge
-from graphfreeze.passes import facts
 from graphfreeze.planning import VariablePlan
 from graphfreeze.planning.strategy import Request, decide
 from graphfreeze.selection import Box, Copy, Strategy, box_region, mask_region, points_region, rows_region, whole_region
