@@ -7,6 +7,7 @@ commands, so that ``--help`` answers at once; ``tests/test_cli.py`` holds that.
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -87,6 +88,8 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # As an exception, so that what is half written is removed; without a word, as a killed program ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     app(prog_name=PROGRAM)
 
 

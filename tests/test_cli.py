@@ -458,3 +458,22 @@ def test_python_dash_m():
     )
     assert result.returncode == 2
     assert result.stderr == "error: Missing argument 'MODEL'\nFor help: graphfreeze rewrite --help\n"
+
+
+def test_a_killed_command_cleans_up():
+    code = (
+        "import os, signal, sys, types\n"
+        "from graphfreeze import cli\n"
+        "def inspect(*arguments, **options):\n"
+        "    try:\n"
+        "        os.kill(os.getpid(), signal.SIGTERM)\n"
+        "    finally:\n"
+        "        print('cleaned up')\n"
+        "import graphfreeze\n"
+        "graphfreeze.api = types.SimpleNamespace(inspect=inspect)\n"
+        "sys.modules['graphfreeze.api'] = graphfreeze.api\n"
+        "sys.argv = ['graphfreeze', 'inspect', 'M']\n"
+        "cli.main()\n"
+    )
+    result = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (143, "cleaned up\n", "")

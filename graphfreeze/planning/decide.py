@@ -64,7 +64,8 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
         raise UnsupportedModelError(
             f"The meta graph with tags {list(source.tags)} is a TF1 graph: it has no object graph, its variables live "
             "in the main graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras "
-            "export); load the model with TensorFlow 2 and save it again, or inspect it with: graphfreeze inspect MODEL"
+            "export). If tf.saved_model.load(MODEL).variables is not empty, saving what it loads makes such a model; "
+            "graphfreeze inspect MODEL shows what this one holds"
         )
     views = [_view(trace, v) for v in trace.variables]
     resolution = resolve(

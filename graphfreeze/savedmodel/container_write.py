@@ -96,7 +96,7 @@ def serialize(proto: Message) -> bytes:
 def _staging(goal: Path) -> Iterator[Path]:
     """A new hidden folder beside the target, gone afterwards unless it was renamed away."""
     staging = goal.with_name(f".{goal.name}.graphfreeze-{secrets.token_hex(4)}")
-    with reported("create", staging):
+    with reported("create", goal):
         goal.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir()
     try:

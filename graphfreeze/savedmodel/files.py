@@ -36,18 +36,25 @@ _NOT_ON_THIS_FILE_SYSTEM = {
 
 @contextmanager
 def reported(action: str, path: Path) -> Iterator[None]:
-    """Turns an ``OSError`` inside into an InputOutputError: ``cannot ACTION 'PATH': reason``."""
+    """Turns an ``OSError`` inside into an InputOutputError: ``cannot ACTION 'PATH': reason``, next step.
+
+    ``path`` may be a folder; the message names the file in it that the error is about.
+    """
     try:
         yield
     except OSError as error:
         hint = {
             errno.ENOSPC: ". Free some space or write elsewhere",
             errno.EDQUOT: ". Free some space or write elsewhere",
-            errno.EACCES: ". Check the permissions of the folder",
-            errno.EPERM: ". Check the permissions of the folder",
+            errno.EACCES: ". Check the permissions",
+            errno.EPERM: ". Check the permissions",
             errno.EROFS: ". Write elsewhere",
+            errno.EEXIST: ". A file stands where a folder is needed",
+            errno.ENOTDIR: ". A file stands where a folder is needed",
         }.get(error.errno or 0, "")
-        raise InputOutputError(f"cannot {action} '{path}': {error.strerror or error}{hint}") from error
+        inside = isinstance(error.filename, str) and Path(error.filename).is_relative_to(path)
+        where = error.filename if inside else path
+        raise InputOutputError(f"cannot {action} '{where}': {error.strerror or error}{hint}") from error
 
 
 def copy_file(source: Path, target: Path, tick: Tick | None = None) -> None:

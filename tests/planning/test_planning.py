@@ -213,8 +213,9 @@ def test_a_tf1_graph_is_refused_and_can_be_inspected():
         planned(path, "W")
     assert str(error.value) == (
         "The meta graph with tags ['serve'] is a TF1 graph: it has no object graph, its variables live in the main "
-        "graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras export); load "
-        "the model with TensorFlow 2 and save it again, or inspect it with: graphfreeze inspect MODEL"
+        "graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras export). If "
+        "tf.saved_model.load(MODEL).variables is not empty, saving what it loads makes such a model; "
+        "graphfreeze inspect MODEL shows what this one holds"
     )
 
 

@@ -221,4 +221,4 @@ def test_no_permission(make_model, monkeypatch):
         raise PermissionError(13, "Permission denied", str(self))
 
     monkeypatch.setattr(Path, "read_bytes", refuse)
-    assert message(root) == f"cannot read '{root}': Permission denied. Check the permissions of the folder"
+    assert message(root) == f"cannot read '{root}/saved_model.pb': Permission denied. Check the permissions"
