@@ -17,7 +17,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
@@ -54,9 +54,10 @@ class Size:
     blocks: int = 25
     trainable_rows: int = 100
     rounds: int = 7
+    warm_up: bool = True
 
 
-QUICK = Size(vocabulary=200, width=16, blocks=1, trainable_rows=10, rounds=1)
+QUICK = Size(vocabulary=200, width=16, blocks=1, trainable_rows=10, rounds=1, warm_up=False)
 
 
 class Run:
@@ -135,8 +136,9 @@ def measure(scratch: Path, size: Size) -> dict[str, object]:
     """All figures, as plain values."""
     runs = make_runs(scratch, size)
     megabytes = sum(p.stat().st_size for p in (scratch / "model").rglob("*") if p.is_file()) / 1e6
-    for run in runs.values():
-        run()
+    if size.warm_up:
+        for run in runs.values():
+            run()
     timed: dict[str, Callable[[], float]] = dict(runs)
     seconds = interleave(timed, size.rounds)
     medians = {name: statistics.median(values) for name, values in seconds.items()}
@@ -171,7 +173,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     options = parser.parse_args(arguments)
     size = QUICK if options.quick else Size()
     if options.rounds:
-        size = Size(size.vocabulary, size.width, size.blocks, size.trainable_rows, options.rounds)
+        size = replace(size, rounds=options.rounds)
     with tempfile.TemporaryDirectory(prefix="graphfreeze-bench-", dir=options.scratch) as scratch:
         data = measure(Path(scratch), size)
     runs: dict[str, dict[str, float]] = data["runs"]  # type: ignore[assignment]

@@ -104,7 +104,7 @@ class Step:
             return value
 
         self._step = tf.function(step)
-        for _ in range(3):
+        for _ in range(3 if slice_seconds else 1):
             self._step().numpy()
         self._count = max(1, min(200, round(slice_seconds / self())))
 
