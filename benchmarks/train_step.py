@@ -63,7 +63,7 @@ class Size:
 
 QUICK = Size(
     rows=60, columns=4, trainable_rows=10, ids=16, dense=40, batch=4, mlp=(12, 8, 8, 4), image=8, channels=(1, 4, 4),
-    images=2, fixtures=("mlp", "embedding"), rounds=2, slice_seconds=0.0,
+    images=2, fixtures=("mlp",), rounds=2, slice_seconds=0.0,
 )  # fmt: skip
 
 
