@@ -7,14 +7,19 @@ Without that file it fails with a clear message instead; the file is kept aside,
 from __future__ import annotations
 
 from graphfreeze.passes.state import Work
+from graphfreeze.planning.model import KERAS_METADATA
 
-METADATA = "keras_metadata.pb"
-KEPT = "assets.extra/graphfreeze/keras_metadata.pb"
+METADATA = KERAS_METADATA
+KEPT = f"assets.extra/graphfreeze/{METADATA}"
 
 
 def set_keras_metadata_aside(work: Work) -> None:
-    """Moves the file within the model."""
-    source = work.draft.model.directory / METADATA
+    """Moves the file within the model, also where taking an earlier freeze off has just put it back."""
+    draft = work.draft
+    source = draft.model.directory / METADATA
+    found = draft.extra_files.pop(METADATA, None)
     if source.is_file():
-        work.draft.omit.add(METADATA)
-        work.draft.extra_files[KEPT] = source.read_bytes()
+        draft.omit.add(METADATA)
+        found = source.read_bytes() if found is None else found
+    if found is not None:
+        draft.extra_files[KEPT] = found

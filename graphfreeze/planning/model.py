@@ -12,6 +12,9 @@ from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
 from graphfreeze.savedmodel import Draft, digest
 from graphfreeze.selection import Region, Rule, Spec
 
+KERAS_METADATA = "keras_metadata.pb"
+"""A file that tf_keras writes into a SavedModel, and rebuilds layers from."""
+
 
 @dataclass(frozen=True, slots=True)
 class Task:
@@ -54,6 +57,8 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
             f"No meta graph has exactly the tags {sorted(task.tags or ())}. The model's meta graphs have: {known}"
         )
     _refuse_left_out(planned, left_out)
+    if any(m.touched() for m in planned):
+        found += _keras_warning(draft)
     spec = Spec(task.rules, task.options.strategy, task.options.copy).to_dict()
     return Plan(
         command=task.command,
@@ -63,6 +68,16 @@ def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
         spec=spec,
         warnings=tuple(dict.fromkeys(found)),
     )
+
+
+def _keras_warning(draft: Draft) -> list[str]:
+    if KERAS_METADATA not in draft.extra_files and not (draft.model.directory / KERAS_METADATA).is_file():
+        return []
+    warning = (
+        f"'{KERAS_METADATA}' is set aside: load_model of tf_keras would rebuild the layers from it and ignore the "
+        "freeze; without it load_model fails. Load the result with tf.saved_model.load or TFSMLayer"
+    )
+    return [warning]
 
 
 def _refuse_lost(task: Task, planned: Sequence[MetaGraphPlan]) -> None:
