@@ -114,7 +114,7 @@ def test_promises_of_models_with_slots():
 @pytest.mark.tf
 def test_finalize_of_a_model_that_cannot_be_loaded(tmp_path):
     import graphfreeze
-    from tests.helpers.real_models import finalized_differences
+    from tests.helpers.finalized import finalized_differences
 
     path = shared_model("tf24-uninitializedvariable")
     (weight,) = read_weights(graphfreeze.inspect(path))
