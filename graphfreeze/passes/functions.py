@@ -75,17 +75,25 @@ class Rewriter:
             rewire_call(self, scope, names, call, mode, arguments)
         for slot in layout.inplace:
             take_value(scope, scope.arguments[slot], *types[slot])
-        # Names change at every save, and whether a function has effects is worked out anew.
-        stays = any(k.function == key.function and not self.needs.touched(k) for k in self.work.trace.bodies)
-        origin = {"name": key.function, "stateful": function.signature.is_stateful, "stays": stays}
-        function.node_def[0].attr[ORIGIN].CopyFrom(bytes_attr(json.dumps(origin)))
         name = changed_function_name(key.function, function.SerializeToString(deterministic=True))
         function.signature.name = name
         if all(v.signature.name != name for v in self.variants.setdefault(key.function, [])):
+            self._mark_origin(key, function)
             self.variants[key.function].append(function)
         self.work.replaced.add(key.function)
         self.tensors[name] = moved
         return name
+
+    def _mark_origin(self, key: Key, function: FunctionDef) -> None:
+        """Notes what the function was: names change at every save, and effects are worked out anew."""
+        stays = any(k.function == key.function and not self.needs.touched(k) for k in self.work.trace.bodies)
+        origin = {
+            "name": key.function,
+            "variant": len(self.variants[key.function]),
+            "stays": stays,
+            "stateful": function.signature.is_stateful,
+        }
+        function.node_def[0].attr[ORIGIN].CopyFrom(bytes_attr(json.dumps(origin)))
 
     def _bind(self, old: str, new: str, layout: Layout) -> None:
         """Renames a concrete function and appends the storages to its bound inputs."""

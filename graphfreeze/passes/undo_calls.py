@@ -128,7 +128,7 @@ def _shift_outputs(scope: Scope, name: str, dropped: Collection[int]) -> None:
             if not is_control(text):
                 user.input[i] = _shifted(scope, text, name, dropped)
     if scope.in_function:
-        for result, text in scope.proto.ret.items():
+        for result, text in list(scope.proto.ret.items()):
             scope.proto.ret[result] = _shifted(scope, text, name, dropped)
 
 

@@ -29,9 +29,19 @@ class Origin:
     """What a function was before the rewrite."""
 
     name: str
-    stateful: bool
+    variant: int
+    """Counts what the rewrite made of it. Two equal ones are of two models, which came together later."""
     stays: bool
     """Whether it stayed in the model, beside its changed variants."""
+    stateful: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _Shared:
+    """A function of the plain model, and the variants that became it again."""
+
+    name: str
+    variants: set[int]
 
 
 class Undo:
@@ -41,7 +51,7 @@ class Undo:
         self.functions = functions
         self.variants: dict[str, list[FunctionDef]] = {}
         self._built: dict[tuple[str, Change], str] = {}
-        self._shared: dict[tuple[str, bytes] | None, str] = {}
+        self._shared: dict[tuple[str, bytes], list[_Shared]] = {}
         self._touched: dict[str, bool] = {}
 
     @property
@@ -98,26 +108,30 @@ class Undo:
 
         Variants of one function that are equal again are one function again.
         """
-        content = None if origin is None else (origin.name, _content(function))
-        if content in self._shared:
-            return self._shared[content]
-        if origin is not None and origin.stays and (same := self._same(function)) is not None:
-            return same
+        shared = [] if origin is None else self._equal(function, origin)
+        for same in shared:
+            if origin is not None and origin.variant not in same.variants:
+                same.variants.add(origin.variant)
+                return same.name
         taken = {f.signature.name for fs in self.variants.values() for f in fs} | (self.functions.keys() - {old})
         name = FreshNames(taken).fresh(original_function_name(old))
         function.signature.name = name
         self.variants.setdefault(old, []).append(function)
-        if content is not None:
-            self._shared[content] = name
+        if origin is not None:
+            shared.append(_Shared(name, {origin.variant}))
         return name
 
-    def _same(self, function: FunctionDef) -> str | None:
-        """The function that the rewrite left as it was, because it also runs on variables that are not frozen."""
-        wanted, content = _stem(function.signature.name), _content(function)
-        for name, other in self.functions.items():
-            if _stem(name) == wanted and not self.touched(name) and _content(other) == content:
-                return name
-        return None
+    def _equal(self, function: FunctionDef, origin: Origin) -> list[_Shared]:
+        """Functions that do the same and come from the same: restored ones, and those that the rewrite left alone."""
+        content = _content(function)
+        if (origin.name, content) not in self._shared:
+            stem = _stem(function.signature.name)
+            self._shared[origin.name, content] = [
+                _Shared(name, set())
+                for name, other in self.functions.items()
+                if origin.stays and _stem(name) == stem and not self.touched(name) and _content(other) == content
+            ]
+        return self._shared[origin.name, content]
 
 
 def _stem(name: str) -> str:
@@ -145,7 +159,7 @@ def _content(function: FunctionDef) -> bytes:
             plain.arg_attr[i].attr.pop("_user_specified_name", None)
     for node in plain.node_def:
         node.input[:] = [names.get(text, text) for text in node.input]
-    for result, text in plain.ret.items():
+    for result, text in list(plain.ret.items()):
         plain.ret[result] = names.get(text, text)
     nodes = sorted(n.SerializeToString(deterministic=True) for n in plain.node_def)
     del plain.node_def[:]

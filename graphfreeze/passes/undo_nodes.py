@@ -84,6 +84,6 @@ def _repoint(scope: Scope, targets: Mapping[str, str]) -> None:
             if not is_control(text) and scope.canonical(text) in targets:
                 node.input[i] = targets[scope.canonical(text)]
     if scope.in_function:
-        for result, text in scope.proto.ret.items():
+        for result, text in list(scope.proto.ret.items()):
             if scope.canonical(text) in targets:
                 scope.proto.ret[result] = targets[scope.canonical(text)]
