@@ -14,7 +14,7 @@ from graphfreeze.savedmodel import dtype_name
 from graphfreeze.selection import Copy, Strategy, box_region, mask_region, points_region, rows_region, whole_region
 from graphfreeze.selection.axis import Span
 from tests.graph.protos import FLOAT, INT32, RESOURCE, dtype, node, scope
-from tests.passes.test_facts import merge_of
+from tests.lowering.test_facts import merge_of
 
 FULL, GATHER = frozenset({Access.FULL}), frozenset({Access.GATHER})
 BOTH = FULL | GATHER

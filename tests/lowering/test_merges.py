@@ -18,7 +18,7 @@ from graphfreeze.selection import Copy, Strategy, mask_region
 from tests.graph.protos import RESOURCE, dtype, int_const, node, scope, shapes
 from tests.lowering.evaluate import Evaluation
 from tests.lowering.regions import shapes_and_masks
-from tests.passes.test_facts import merge_of
+from tests.lowering.test_facts import merge_of
 
 WAYS = [
     (Strategy.AUTO, Copy.SNAPSHOT),
