@@ -143,6 +143,17 @@ def test_links_lead_somewhere():
         assert (ROOT / target).exists(), target
 
 
+def test_figures_of_cost_are_the_measured_ones():
+    """A new measurement goes into both files."""
+    cost = README.split("## Cost")[1].split("\n## ")[0]
+    measured = (ROOT / "benchmarks" / "README.md").read_text(encoding="utf-8")
+    figures = [cell for row in table("step") for cell in row[1:]]
+    figures += re.findall(r"\d+\.\d+(?= s)|\d+(?= (?:MB|MiB))", cost)
+    assert len(figures) >= 12
+    missing = [figure for figure in figures if not re.search(rf"(?<![\d.]){re.escape(figure)}(?![\d.])", measured)]
+    assert not missing
+
+
 # What a user's own code sees: each cell of the table, tried.
 
 OPTIONS = {
