@@ -21,13 +21,13 @@ from graphfreeze.graph.trace import Trace, trace_meta_graph
 from graphfreeze.lowering.facts import Fact
 from graphfreeze.passes.check import broken_rules
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
-from graphfreeze.passes.marks import Frozen, Marks, has_marks, read_marks
+from graphfreeze.passes.marks import Frozen, Marks, has_marks, is_ours, read_marks
 from graphfreeze.passes.prune import remove_unreachable
 from graphfreeze.passes.saved_graph import update_saved_graph
 from graphfreeze.passes.undo_calls import Change
 from graphfreeze.passes.undo_concrete import rename_concrete
 from graphfreeze.passes.undo_functions import Undo
-from graphfreeze.passes.undo_nodes import replace_nodes
+from graphfreeze.passes.undo_nodes import remove_handles
 from graphfreeze.passes.undo_objects import nodes_of, undo_objects
 from graphfreeze.passes.undo_ops import restore_ops, used_ops
 from graphfreeze.passes.undo_saver import undo_saver
@@ -113,12 +113,8 @@ def keep_linked(draft: Draft, weights: Weights) -> tuple[str, ...]:
     if weights != "link" or not draft.repack:
         return ()
     draft.repack = False
-    return (
-        (
-            "the linked weights still hold the bytes of tensors that were taken out; no reader sees them. Use --weights "
-            "copy to write the weights without them"
-        ),
-    )
+    note = "the linked weights still hold the bytes of tensors that were taken out; no reader sees them"
+    return (f"{note}. Use --weights copy to write the weights without them",)
 
 
 def _take_off(draft: Draft, meta: MetaGraphDef) -> TakenOff:
@@ -131,6 +127,8 @@ def _take_off(draft: Draft, meta: MetaGraphDef) -> TakenOff:
     moved = undo_objects(meta, draft.bundle_graph, trace, marks)
     renamed = _rename_keys(draft) if marks.saved_again else {}
     handles = {h for v in marks.ours for h in trace.variables[v].handles}
+    # Keras leaves a handle more for each variable, which no object speaks of.
+    handles |= {n.name for n in meta.graph_def.node if n.op == "VarHandleOp" and is_ours(n.name)}
     undo_saver(meta, handles, renamed)
     update_saved_graph(meta, before, draft.bundle_graph, renamed)
     _restore_functions(meta, handles, changes, marks)
@@ -212,9 +210,7 @@ def _restore_functions(meta: MetaGraphDef, handles: set[str], changes: Mapping[s
             undo.undo_call(main, node, handles)
     rename_concrete(meta, {name: undo.build(name, change) for name, change in changes.items()})
     replaced = _place(meta, undo)
-    # With the handles go the nodes that read them to save them.
-    gone = handles | {n.name for n in main.node_list if n.input and all(producer(i) in handles for i in n.input)}
-    replace_nodes(main.node_list, [n for n in main.node_list if n.name not in gone])
+    remove_handles(main, handles)
     remove_unreachable(meta, replaced | marks.info_functions)
 
 

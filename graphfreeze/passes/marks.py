@@ -28,7 +28,7 @@ from graphfreeze.savedmodel import Draft, children, slot_variables
 from graphfreeze.savedmodel.protos import FunctionDef, Message, MetaGraphDef
 from graphfreeze.selection import Region, complement, whole_region
 
-_OURS = re.compile(r".*/graphfreeze/(trainable|frozen|mask)(_\d+)?")
+_OURS = re.compile(r".*/graphfreeze/(trainable|frozen|mask)(_\d+)*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +91,11 @@ class Marks:
     def info_functions(self) -> frozenset[str]:
         """Concrete functions that only tell about the freeze."""
         return frozenset(h.function for h in self.holders)
+
+
+def is_ours(name: str) -> bool:
+    """Whether a variable or handle has a name that a rewrite gives, perhaps counted on."""
+    return _OURS.fullmatch(name) is not None
 
 
 def has_marks(meta: MetaGraphDef) -> bool:
@@ -236,7 +241,7 @@ class _Reader:
         ours |= {index for holder in self.holders for index in self._held(holder)}
         used = {read.variable for body in self.trace.all_bodies() for read in body.reads}
         # Keras stores a second copy of every variable; one that could not be told apart by name is left alone by all.
-        ours |= {v.index for v in self.trace.variables if v.index not in used and _OURS.fullmatch(v.name)}
+        ours |= {v.index for v in self.trace.variables if v.index not in used and is_ours(v.name)}
         nodes = {n for v in ours for n in (self.trace.variables[v].node_id, *self.trace.variables[v].copies)}
         slots = {s.slot for s in slot_variables(self.graph) if s.variable in nodes}
         return frozenset(ours | {self.by_node[s] for s in slots if s in self.by_node})

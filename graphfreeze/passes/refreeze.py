@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
-from graphfreeze.errors import NoMatchError
+from graphfreeze.errors import NoMatchError, UsageError
 from graphfreeze.passes.finalize import Lifted, TakenOff
 from graphfreeze.planning import Options, Plan, Task, plan_model
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
@@ -24,7 +24,13 @@ def matching(globs: Sequence[str], frozen: Sequence[Lifted]) -> list[Lifted]:
     """
     found: list[Lifted] = []
     for glob in globs:
-        target = parse_selector(glob).target
+        selector = parse_selector(glob)
+        if selector.index is not None:
+            raise UsageError(
+                f"'{glob}' has an index, but a freeze is lifted from whole variables. To hold fewer elements, rewrite "
+                "the model again: graphfreeze rewrite MODEL OUT --freeze ..."
+            )
+        target = selector.target
         hits = [v for v in frozen if target.matches(v.path) or target.matches(v.name)]
         if not hits:
             listed = ", ".join(f"'{v.name}'" for v in frozen[:_MOST_LISTED])

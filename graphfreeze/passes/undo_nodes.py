@@ -6,7 +6,7 @@ from collections.abc import Collection, Mapping
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import ADDED, CHANGED, REPLACES
-from graphfreeze.graph.ops import FORWARDS
+from graphfreeze.graph.ops import CALLS, FORWARDS
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.savedmodel.protos import AttrValue, NodeDef
@@ -68,6 +68,25 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
                     "that function out when saving, or let it use the variables through the model's own functions"
                 )
     replace_nodes(scope.node_list, kept)
+
+
+def remove_handles(main: Scope, handles: Collection[str]) -> None:
+    """Removes VarHandleOps of the main graph, and what reads, initialises or asks about them.
+
+    Keras leaves a further handle for each variable, which is initialised from it and otherwise unused; it goes too.
+    Calls take such handles no more when this runs.
+    """
+    gone = set(handles)
+    count = -1
+    while len(gone) > count:
+        count = len(gone)
+        for node in main.node_list:
+            if node.name in gone or node.op in CALLS or not any(producer(t) in gone for t in main.data_inputs(node)):
+                continue
+            gone.add(node.name)
+            if node.op == "AssignVariableOp":
+                gone.add(producer(node.input[0]))
+    replace_nodes(main.node_list, [n for n in main.node_list if n.name not in gone])
 
 
 def replace_nodes(field: object, kept: Collection[NodeDef]) -> None:
