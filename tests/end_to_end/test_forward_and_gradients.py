@@ -1,6 +1,7 @@
 """Promises G1 and G2 for every fixture with every kind of region: same forward, also poisoned, and same gradient."""
 
 from collections import Counter
+from functools import cache
 
 import pytest
 
@@ -20,8 +21,10 @@ FACTORS = {
 MEET = (("fixture", "kind"), ("kind", "strategy"), ("kind", "mode"), ("strategy", "mode"))
 CASES = everything(FACTORS, makes_sense) if FULL else pairwise(FACTORS, makes_sense, MEET)
 
-SEVERAL_READS = {}
-"""Fixture -> why gradients are the same up to rounding only: TensorFlow adds those of several reads in another order."""
+ADDED = "several reads, whose gradients TensorFlow adds in another order"
+OPTIMIZED = "TensorFlow optimizes a backward function without the kernel in another way; equal with its optimizer off"
+ROUNDED = {"loop": ADDED, "shapes": ADDED, "keras_conv": OPTIMIZED}
+"""Fixture -> why gradients are the same up to rounding only."""
 
 
 def test_the_selection():
@@ -33,14 +36,19 @@ def test_the_selection():
         assert {value for name, value in used if name == factor} == set(FACTORS[factor])
 
 
+@cache
+def original_of(fixture):
+    from tests.helpers.models import FIXTURES
+    from tests.helpers.promises import Original
+
+    return Original(MODELS / fixture, FIXTURES[fixture].training())
+
+
 @pytest.mark.parametrize("case", CASES, ids=label)
 def test_same_forward_and_same_gradient(case, tmp_path):
-    from tests.helpers.models import FIXTURES
     from tests.helpers.promises import check_forward, check_gradients
 
-    original, out = MODELS / case["fixture"], tmp_path / "out"
+    original, out = original_of(case["fixture"]), tmp_path / "out"
     plan = rewrite(case, out)
     check_forward(original, out, plan)
-    training = FIXTURES[case["fixture"]].training()
-    exact = case["fixture"] not in SEVERAL_READS
-    assert check_gradients(original, out, plan, training, case["mode"], exact=exact) > 0
+    assert check_gradients(original, out, plan, case["mode"], exact=case["fixture"] not in ROUNDED) > 0

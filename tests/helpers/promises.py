@@ -17,7 +17,7 @@ import tensorflow as tf
 
 from graphfreeze.planning.plan import Atom, Plan, Storage, VariablePlan
 from tests.helpers.compare import assert_bits_equal, assert_within_eps
-from tests.helpers.functions import outputs_of
+from tests.helpers.functions import outputs_of, variables_kept
 from tests.helpers.training import Mode, Training, make_gradients
 from tests.helpers.variables import Array, trainable_of, used_variables, variables_by_path
 
@@ -72,17 +72,39 @@ def _random(shape: Any, dtype: Any, generator: np.random.Generator) -> Array:
     return values.astype(dtype)
 
 
-def check_forward(original: Path, rewritten: Path, plan: Plan, skip: frozenset[str] = frozenset(), seed: int = 7) -> None:
+class Original:
+    """An original model with what the checks compare to, worked out once."""
+
+    def __init__(self, path: Path, training: Training, skip: frozenset[str] = frozenset()) -> None:
+        self.path = path
+        self.training = training
+        self.skip = skip
+        self.loaded = tf.saved_model.load(str(path))
+        self.outputs = outputs_of(self.loaded, skip=skip)
+        self._gradients: dict[Mode, dict[str, Any]] = {}
+
+    def gradients(self, mode: Mode) -> dict[str, Any]:
+        """By path, for all that trains, from a fresh load; the batch of step 0."""
+        if mode not in self._gradients:
+            loaded = tf.saved_model.load(str(self.path))
+            variables = trainable_of(loaded)
+            found = make_gradients(self.training, loaded, list(variables.values()), mode)(0)
+            self._gradients[mode] = dict(zip(variables, found, strict=True))
+        return self._gradients[mode]
+
+
+def check_forward(original: Original, rewritten: Path, plan: Plan, seed: int = 7) -> None:
     """G1, every function and signature bit for bit; then again with poisoned storage, at the effective value."""
-    plain, held = tf.saved_model.load(str(original)), tf.saved_model.load(str(rewritten))
-    assert_same_outputs(outputs_of(held, skip=skip), outputs_of(plain, skip=skip))
+    plain, held = original.loaded, tf.saved_model.load(str(rewritten))
+    assert_same_outputs(outputs_of(held, skip=original.skip), original.outputs)
     generator = np.random.default_rng(seed)
     by_path = variables_by_path(plain)
-    for parts in parts_of(held, plan):
-        poison(parts, generator)
-        assert not np.isnan(effective(parts).astype(np.complex128)).any()
-        by_path[parts.plan.path].assign(effective(parts))
-    assert_same_outputs(outputs_of(held, skip=skip), outputs_of(plain, skip=skip))
+    with variables_kept(plain):
+        for parts in parts_of(held, plan):
+            poison(parts, generator)
+            assert not np.isnan(effective(parts).astype(np.complex128)).any()
+            by_path[parts.plan.path].assign(effective(parts))
+        assert_same_outputs(outputs_of(held, skip=original.skip), outputs_of(plain, skip=original.skip))
 
 
 def assert_same_outputs(actual: dict[str, Any], expected: dict[str, Any]) -> None:
@@ -96,48 +118,41 @@ def assert_same_outputs(actual: dict[str, Any], expected: dict[str, Any]) -> Non
             assert_bits_equal(actual[name][key], value, f"{name}{key}")
 
 
-def check_gradients(
-    original: Path, rewritten: Path, plan: Plan, training: Training, mode: Mode, step: int = 0, *, exact: bool = True
-) -> int:
+def check_gradients(original: Original, rewritten: Path, plan: Plan, mode: Mode, *, exact: bool = True) -> int:
     """G2: nothing at frozen elements, the original's bits elsewhere, sparse where it was sparse.
 
     ``exact`` is False only where a variable is read several times: TensorFlow then adds gradients in another order.
 
     Returns how many frozen elements have a non-zero gradient in the original (a check with none proves nothing).
     """
-    plain, held = tf.saved_model.load(str(original)), tf.saved_model.load(str(rewritten))
+    held = tf.saved_model.load(str(rewritten))
     same = assert_bits_equal if exact else assert_within_eps
+    expected = original.gradients(mode)
     touched = list(parts_of(held, plan))
-    by_path = variables_by_path(plain)
-    others = _others(plain, held, {id(by_path[p.plan.path]) for p in touched})
-    expected = iter(
-        make_gradients(training, plain, [*(by_path[p.plan.path] for p in touched), *(v for v, _ in others)], mode)(step)
-    )
+    others = _others(original.loaded, held, {p.plan.path for p in touched})
     wanted = [v for p in touched for v in (p.base, *(v for _, v in p.new))]
-    found = iter(make_gradients(training, held, [*wanted, *(v for _, v in others)], mode)(step))
+    found = iter(make_gradients(original.training, held, [*wanted, *others.values()], mode)(0))
     moved = 0
     for parts in touched:
-        gradient, base = next(expected), next(found)
+        base = next(found)
         new = [(atom, next(found)) for atom, _ in parts.new]
-        moved += _check_one(parts, gradient, base, new, same)
-    for variable, _ in others:
-        _check_untouched(variable, next(found), next(expected), same)
+        moved += _check_one(parts, expected[parts.plan.path], base, new, same)
+    for path, variable in others.items():
+        _check_untouched(variable, next(found), expected[path], same)
     return moved
 
 
-def _others(plain: Any, held: Any, touched: set[int]) -> list[tuple[Any, Any]]:
-    """The trainable variables that the plan leaves alone, in both models: by path, or by name where a list moved it."""
+def _others(plain: Any, held: Any, touched: set[str]) -> dict[str, Any]:
+    """The trainable variables that the plan leaves alone, by their path in the original: there, or by name."""
     names: dict[str, Any] = {v.name: v for v in used_variables(held).values()}
     paths = variables_by_path(held)
-    pairs = []
+    found = {}
     for path, variable in trainable_of(plain).items():
-        if id(variable) in touched:
-            continue
-        same_place = paths.get(path)
-        there = same_place if same_place is not None and same_place.name == variable.name else names[variable.name]
-        assert there.trainable
-        pairs.append((variable, there))
-    return pairs
+        if path not in touched:
+            there = paths.get(path)
+            found[path] = there if there is not None and there.name == variable.name else names[variable.name]
+            assert found[path].trainable, path
+    return found
 
 
 def _check_untouched(variable: Any, actual: Any, expected: Any, same: Callable[[Any, Any, str], None]) -> None:
@@ -150,7 +165,7 @@ def _check_one(
     parts: Parts, gradient: Any, base: Any, new: list[tuple[Atom, Any]], same: Callable[[Any, Any, str], None]
 ) -> int:
     label = parts.plan.name
-    shape = parts.base.shape.as_list()
+    shape = list(parts.base.numpy().shape)
     dense = _dense(gradient, shape, parts.base)
     moved = 0
     for atom in parts.plan.atoms:
@@ -170,15 +185,18 @@ def _check_one(
             continue
         same(_dense(found, list(atom.region.storage_shape), parts.base), expected, f"{label} part")
         if isinstance(gradient, tf.IndexedSlices):
-            assert isinstance(found, tf.IndexedSlices), f"{label}: a sparse gradient turned dense"
+            _check_sparse(atom, gradient, found, label)
     return moved
 
 
-def _check_sparse(atom: Atom, gradient: Any, base: Any, label: str) -> None:
-    assert isinstance(base, tf.IndexedSlices), f"{label}: a sparse gradient turned dense"
-    live = set(np.flatnonzero(atom.region.to_mask().reshape(atom.region.shape[0], -1).any(axis=1)).tolist())
-    looked_up = set(gradient.indices.numpy().tolist())
-    assert set(base.indices.numpy().tolist()) == looked_up & live, f"{label}: rows in the sparse gradient"
+def _check_sparse(atom: Atom, gradient: Any, found: Any, label: str) -> None:
+    """Rows for trainable ids that were looked up, and no others; in a part, by their place there."""
+    assert isinstance(found, tf.IndexedSlices), f"{label}: a sparse gradient turned dense"
+    live = np.flatnonzero(atom.region.to_mask().reshape(atom.region.shape[0], -1).any(axis=1))
+    wanted = np.intersect1d(gradient.indices.numpy(), live)
+    if atom.storage is Storage.PART:
+        wanted = np.searchsorted(live, wanted)
+    assert sorted(set(found.indices.numpy().tolist())) == wanted.tolist(), f"{label}: rows in the sparse gradient"
 
 
 def _dense(gradient: Any, shape: list[int], like: Any) -> Array:
