@@ -1,4 +1,4 @@
-"""What is frozen in the end-to-end tests: fixtures, kinds of regions, strategies, and which of a fixture's variables."""
+"""What the end-to-end tests freeze: fixtures, kinds of regions, strategies, and which of a fixture's variables."""
 
 import os
 from collections.abc import Callable

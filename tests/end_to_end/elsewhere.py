@@ -69,24 +69,22 @@ def session(job: Job) -> Job:
     tf1 = tf.compat.v1
     answer: Job = {}
     with tf.Graph().as_default() as graph, tf1.Session() as running:
-        for number, model in enumerate(job["models"]):
-            meta = tf1.saved_model.load(running, ["serve"], model, import_scope=f"model_{number}")
-            scope = f"model_{number}/"
+        for part, model in job["models"].items():
+            meta = tf1.saved_model.load(running, ["serve"], model, import_scope=part)
+            scope = f"{part}/"
             outputs = {}
             for name, signature in meta.signature_def.items():
                 if name == "__saved_model_init_op" or not signature.outputs:
                     continue
-                feeds = {
-                    graph.get_tensor_by_name(scope + info.name): given(info)
-                    for info in signature.inputs.values()
-                }
+                feeds = {graph.get_tensor_by_name(scope + info.name): given(info) for info in signature.inputs.values()}
                 fetches = {key: scope + info.name for key, info in sorted(signature.outputs.items())}
                 for key, value in running.run(fetches, feeds).items():
                     outputs[f"{name}/{key}"] = value
-            np.savez(job["answers"][number], **outputs)
-        unset = running.run(tf1.report_uninitialized_variables(tf1.global_variables()))
-        answer["uninitialized"] = [name.decode() for name in unset]
-        answer["new"] = sorted(v.name for v in tf1.global_variables() if "/graphfreeze/" in v.name)
+            np.savez(Path(job["folder"]) / part, **outputs)
+        handles = [op for op in graph.get_operations() if op.type == "VarHandleOp"]
+        ready = running.run([tf.raw_ops.VarIsInitializedOp(resource=op.outputs[0]) for op in handles])
+        answer["uninitialized"] = [op.name for op, there in zip(handles, ready, strict=True) if not there]
+        answer["new"] = [op.name for op in handles if "/graphfreeze/" in op.name]
     return answer
 
 

@@ -81,6 +81,8 @@ def test_trains_without_graphfreeze_and_finalize_is_the_same_model(case, trained
     for variable in plan.meta_graphs[0].variables:
         if variable.strategy is not None:
             frozen = variable.region.to_mask()
-            old, new = (np.asarray(found.numpy()) for found in (variables_by_path(before)[variable.path], after[variable.path]))
+            old, new = (
+                np.asarray(found.numpy()) for found in (variables_by_path(before)[variable.path], after[variable.path])
+            )
             assert np.array_equal(new[frozen], old[frozen])
             assert frozen.all() or (new[~frozen] != old[~frozen]).any()

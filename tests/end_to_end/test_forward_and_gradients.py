@@ -29,7 +29,7 @@ ROUNDED = {"loop": ADDED, "shapes": ADDED, "keras_conv": OPTIMIZED}
 
 def test_the_selection():
     """Shown by pytest -s."""
-    print(f"\n{len(CASES)} cases:\n{shown(CASES)}")
+    print(f"\n{len(CASES)} cases:\n{shown(CASES)}")  # noqa: T201
     used = Counter((factor, value) for case in CASES for factor, value in case.items())
     assert {value for factor, value in used if factor == "fixture"} == {f for f in FACTORS["fixture"] if weights_of(f)}
     for factor in ("kind", "strategy", "choice", "mode"):

@@ -105,7 +105,7 @@ def test_momentum_of_the_time_before_the_freeze_is_carried_over(optimizer, strat
 @pytest.mark.parametrize("strategy", ["split", "mask", "strict"])
 @pytest.mark.parametrize("optimizer", ["momentum", "adamw", "adam_ema", "ftrl"])
 def test_all_variables_given_to_any_optimizer(optimizer, strategy, tmp_path):
-    """Every flag set to trainable, every variable but the frozen storage in the list, zeros where there is no gradient."""
+    """Every flag set, every variable but the frozen storage in the list, zeros where there is no gradient."""
     import tensorflow as tf
 
     from tests.end_to_end.runs import assert_nothing_moved, load
@@ -116,7 +116,11 @@ def test_all_variables_given_to_any_optimizer(optimizer, strategy, tmp_path):
     original, out = MODELS / "mlp", tmp_path / "out"
     selector = [s.partition("[")[0] for s in FROZEN] if strategy == "strict" else [FROZEN[0], FROZEN[2]]
     plan = graphfreeze.rewrite(
-        original, out, freeze=selector, strict=strategy == "strict", strategy="auto" if strategy == "strict" else strategy
+        original,
+        out,
+        freeze=selector,
+        strict=strategy == "strict",
+        strategy="auto" if strategy == "strict" else strategy,
     )
     held = load(out)
     storage = frozen_storage(held, plan)
@@ -171,7 +175,7 @@ def test_live_holds_against_no_python_decay_and_plan_says_so(optimizer, tmp_path
     from tests.helpers.optimizers import OPTIMIZERS
 
     original, out = MODELS / "mlp", tmp_path / "out"
-    plan = graphfreeze.rewrite(original, out, freeze="dense_0/kernel[[0, 3], [1, 2]]", strategy="mask", copy="live")
+    plan = graphfreeze.rewrite(original, out, freeze="dense_0/kernel[:3]", strategy="mask", copy="live")
     assert any("copy 'live' holds against writes in the graph, not against weight decay" in w for w in plan.warnings)
     held = train_held(out, FIXTURES["mlp"].training(), OPTIMIZERS[optimizer]())
     with pytest.raises(AssertionError, match="frozen elements"):
@@ -179,15 +183,37 @@ def test_live_holds_against_no_python_decay_and_plan_says_so(optimizer, tmp_path
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("selector", "strategy"), [("dense/kernel[:, 1:]", "split"), ("dense/kernel[:, 1:]", "mask")])
-def test_a_thousand_steps_of_averages(selector, strategy, tmp_path):
-    """0.99 x + 0.01 x is not x after enough steps."""
-    from tests.end_to_end.runs import check_training
-    from tests.helpers.models import FIXTURES
+@pytest.mark.parametrize("strategy", ["split", "mask"])
+def test_a_thousand_steps_of_averages(strategy, tmp_path):
+    """0.9 x + 0.1 x is not x after enough steps. The oracle follows in the full product only."""
+    import tensorflow as tf
 
-    original, out = MODELS / "slots", tmp_path / "out"
-    plan = graphfreeze.rewrite(original, out, freeze=selector, strategy=strategy)
-    check_training(original, out, plan, FIXTURES["slots"].training(), "adam_ema", steps=1000, mode="function")
+    from tests.end_to_end.runs import assert_nothing_moved, check_training, load
+    from tests.helpers.models import FIXTURES
+    from tests.helpers.optimizers import OPTIMIZERS
+
+    original, out, training = MODELS / "slots", tmp_path / "out", FIXTURES["slots"].training()
+    plan = graphfreeze.rewrite(original, out, freeze="dense/kernel[:, 1:]", strategy=strategy)
+    if cases.FULL:
+        check_training(original, out, plan, training, "adam_ema", steps=1000)
+        return
+    held, optimizer, batch = load(out), OPTIMIZERS["adam_ema"](), training.batch(0)
+    variables = graphfreeze.trainable_variables(held)
+    before = [v.numpy() for v in variables]
+    optimizer.build(variables)
+
+    @tf.function
+    def steps():
+        for _ in tf.range(1000):
+            with tf.GradientTape() as tape:
+                loss = training.loss(held, batch)
+            optimizer.apply(tape.gradient(loss, variables), variables)
+
+    steps()
+    optimizer.finalize_variable_values(variables)
+    assert int(optimizer.iterations) == 1000
+    assert all((v.numpy() != b).any() for v, b in zip(variables, before, strict=True))
+    assert_nothing_moved(original, held, plan)
 
 
 @pytest.mark.parametrize("strategy", ["auto", "mask", "live"])

@@ -12,6 +12,8 @@ pytestmark = pytest.mark.tf
 
 ROWS, WIDTH = 1000, 8
 SMALL = 64 * 1024
+MERGE = 10 * 1024
+"""The largest merge of one read: a lookup into scattered elements is some 50 nodes."""
 
 
 def shapes_in(concrete):
@@ -19,7 +21,9 @@ def shapes_in(concrete):
     graph = concrete.graph.as_graph_def(add_shapes=True)
     nodes = [*graph.node, *(node for function in graph.library.function for node in function.node_def)]
     return {
-        (node.op, tuple(d.size for d in shape.dim)) for node in nodes for shape in node.attr["_output_shapes"].list.shape
+        (node.op, tuple(d.size for d in shape.dim))
+        for node in nodes
+        for shape in node.attr["_output_shapes"].list.shape
     }
 
 
@@ -58,7 +62,9 @@ def test_a_step_holds_no_tensor_of_the_shape_of_the_table(selector, tmp_path):
     assert sorted(tuple(v.shape) for v in optimizer._momentums) == sorted([(part, WIDTH), (WIDTH, 3)])
     # The unfrozen model does hold such tensors, so the look-up above would see them.
     plain, whole = load(source), keras.optimizers.Adam()
-    assert [op for op, shape in shapes_in(traced_step(plain, [plain.table, plain.head], whole)) if shape == (ROWS, WIDTH)]
+    assert [
+        op for op, shape in shapes_in(traced_step(plain, [plain.table, plain.head], whole)) if shape == (ROWS, WIDTH)
+    ]
 
 
 @pytest.mark.parametrize("strategy", ["stop", "split", "mask", "live"])
@@ -101,7 +107,9 @@ def test_the_result_is_hardly_larger_than_the_original(name, kind, tmp_path):
         assert name in ("scalars", "slots", "unnamed", "statistics", "custom_gradient") or kind != "rows"
         return
     plan = cases.rewrite(case, tmp_path / "out")
-    assert size_of(tmp_path / "out") < size_of(MODELS / name) + added_bytes(plan) + SMALL
+    reads = sum(len(v.reads) for v in plan.meta_graphs[0].variables if v.frozen)
+    allowed = max(SMALL, MERGE * reads)
+    assert size_of(tmp_path / "out") < size_of(MODELS / name) + added_bytes(plan) + allowed
 
 
 @pytest.mark.parametrize(
