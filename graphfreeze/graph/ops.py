@@ -112,6 +112,7 @@ CALLS: dict[str, CallOp] = {
 _OUTPUTS = {
     "ReadVariableOp": "value",
     "Where": "index",
+    "SparseToDense": "dense",
     "Cumsum": "out",
     "Cast": "y",
     "Transpose": "y",

@@ -10,10 +10,14 @@ import math
 
 import numpy as np
 
-from graphfreeze.lowering.emitter import BOOL, INT64, UINT8, Emitter
+from graphfreeze.lowering.bits import PackedRows
+from graphfreeze.lowering.box import box_cuts, put_box
+from graphfreeze.lowering.emitter import BOOL, INT64
 from graphfreeze.lowering.merge import MergeContext, Overlay
 from graphfreeze.selection import Box, Dense, Points, Rows
-from graphfreeze.selection.axis import axis_is_full
+
+SCATTER_SHARE = 100
+"""TensorScatterUpdate is the cheaper way as long as one element in this many is held: its cost grows with each."""
 
 
 def merge_full(context: MergeContext, base: str) -> str:
@@ -23,8 +27,10 @@ def merge_full(context: MergeContext, base: str) -> str:
     if whole is not None:
         return _values(context, whole, base)
     merged = base if merge.base_trains else emit.stop_gradient(base, merge.dtype)
+    trains = merge.base_trains
     for overlay in merge.overlays:
-        merged = _put(context, overlay, merged, _values(context, overlay, base))
+        merged = _put(context, overlay, merged, base, trains)
+        trains = trains or overlay.trainable
     return merged
 
 
@@ -36,20 +42,22 @@ def _values(context: MergeContext, overlay: Overlay, base: str) -> str:
     return values if overlay.trainable else emit.stop_gradient(values, dtype)
 
 
-def _put(context: MergeContext, overlay: Overlay, x: str, values: str) -> str:
+def _put(context: MergeContext, overlay: Overlay, x: str, base: str, x_trains: bool) -> str:
     emit, dtype, shape = context.emit, context.merge.dtype, context.merge.shape
     region = overlay.region
     match region:
         case Box():
-            if not context.merge.base_trains and (axis := _slab_axis(region)) is not None:
-                return _concat(context, region, axis, x, values)
-            return emit.strided_update(x, values, dtype, region.slices)
+            values = _values(context, overlay, base)
+            return put_box(emit, x, values, dtype, box_cuts(region.spans, shape), shape, x_trains=x_trains)
         case Rows():
-            return put_rows(context, overlay, x, values, dtype)
-        case Points() | Dense():
+            return put_rows(context, overlay, x, _values(context, overlay, base), dtype)
+        case Points() | Dense() if overlay.trainable or region.count * SCATTER_SHARE <= region.size:
+            values = _values(context, overlay, base)
             indices, index_dtype = _indices(context, overlay)
             flat = emit.reshape(x, dtype, [-1])
             return emit.reshape(emit.scatter_update(flat, indices, values, dtype, index_dtype), dtype, shape)
+        case Points() | Dense():
+            return _select_scattered(context, overlay, x, base)
         case _:
             raise AssertionError(f"no merge for {region!r}")
 
@@ -71,23 +79,24 @@ def put_rows(context: MergeContext, overlay: Overlay, x: str, values: str, dtype
     return emit.select(flags, spread, x, dtype)
 
 
-def _slab_axis(region: Box) -> int | None:
-    """The only axis that a contiguous box restricts: ConcatV2 is the cheapest merge there, and its gradient a slice."""
-    cut = [i for i, (s, d) in enumerate(zip(region.spans, region.shape, strict=True)) if not axis_is_full(s, d)]
-    return cut[0] if len(cut) == 1 and region.spans[cut[0]].step == 1 else None
-
-
-def _concat(context: MergeContext, region: Box, axis: int, x: str, values: str) -> str:
-    emit, dtype = context.emit, context.merge.dtype
-    span, size = region.spans[axis], region.shape[axis]
-    full = [slice(0, d) for d in region.shape]
-
-    def piece(start: int, stop: int) -> list[str]:
-        if start == stop:
-            return []
-        return [emit.strided_slice(x, dtype, [*full[:axis], slice(start, stop), *full[axis + 1 :]])]
-
-    return emit.concat([*piece(0, span.start), values, *piece(span.stop, size)], dtype, axis)
+def _select_scattered(context: MergeContext, overlay: Overlay, x: str, base: str) -> str:
+    """A selection costs the same however many elements are held, forward and back."""
+    emit, dtype, shape = context.emit, context.merge.dtype, context.merge.shape
+    region = overlay.region
+    if isinstance(region, Dense):
+        flags = emit.reshape(_dense_flags(context, overlay), BOOL, [-1])
+        indices, index_dtype = ("", INT64) if overlay.role is None else (emit.where(flags), INT64)
+    else:
+        indices, index_dtype = context.geometry(f"{overlay.prefix}/indices")
+        true = emit.const(np.asarray(True))
+        flags = emit.sparse_to_dense(indices, true, region.size, BOOL, index_dtype)
+    if overlay.role is None:
+        values = emit.stop_gradient(base, dtype)
+    else:
+        held = _values(context, overlay, base)
+        spread = emit.sparse_to_dense(indices, held, region.size, dtype, index_dtype)
+        values = emit.reshape(spread, dtype, shape)
+    return emit.select(emit.reshape(flags, BOOL, shape), values, x, dtype)
 
 
 def _take(context: MergeContext, overlay: Overlay, x: str) -> str:
@@ -112,19 +121,11 @@ def _indices(context: MergeContext, overlay: Overlay) -> tuple[str, int]:
     """Indices of shape (count, 1) on the first axis, or into the flattened variable."""
     emit = context.emit
     if isinstance(overlay.region, Dense):
-        bits, _ = context.geometry(f"{overlay.prefix}/bits")
-        row = math.prod(overlay.region.shape[1:])
-        return emit.where(emit.reshape(unpack_bits(emit, bits, row), BOOL, [-1])), INT64
+        return emit.where(emit.reshape(_dense_flags(context, overlay), BOOL, [-1])), INT64
     ref, dtype = context.geometry(f"{overlay.prefix}/indices")
     return emit.reshape(ref, dtype, [-1, 1]), dtype
 
 
-def unpack_bits(emit: Emitter, bits: str, row: int) -> str:
-    """Packed rows (k, ceil(row / 8)) of uint8 -> flags (k, row)."""
-    powers = emit.const(np.asarray([1 << i for i in range(8)], np.uint8), "powers")
-    column = emit.expand_dims(bits, UINT8, -1)
-    set_bits = emit.binary("BitwiseAnd", column, powers, UINT8)
-    flags = emit.binary("NotEqual", set_bits, emit.const(np.asarray(0, np.uint8)), UINT8)
-    padded = -(-row // 8) * 8
-    rows = emit.reshape(flags, BOOL, [-1, padded])
-    return rows if padded == row else emit.strided_slice(rows, BOOL, [slice(0, None), slice(0, row)])
+def _dense_flags(context: MergeContext, overlay: Overlay) -> str:
+    bits, _ = context.geometry(f"{overlay.prefix}/bits")
+    return PackedRows(context.emit, bits, math.prod(overlay.region.shape[1:])).flags()

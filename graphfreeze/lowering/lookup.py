@@ -16,8 +16,10 @@ import numpy as np
 
 from graphfreeze.graph.access import Lookup
 from graphfreeze.graph.scope import Scope
-from graphfreeze.lowering.emitter import BOOL, INT32, INT64, NUMPY_INTS
-from graphfreeze.lowering.full import put_rows, unpack_bits
+from graphfreeze.lowering.bits import PackedRows
+from graphfreeze.lowering.box import box_cuts, in_span, put_box
+from graphfreeze.lowering.emitter import INT32, INT64, NUMPY_INTS
+from graphfreeze.lowering.full import put_rows
 from graphfreeze.lowering.geometry import RowSet, full_rows, row_set
 from graphfreeze.lowering.merge import MergeContext, Overlay
 from graphfreeze.savedmodel.protos import NodeDef
@@ -73,7 +75,7 @@ class _Rows:
         if axis_is_full(rows, self.context.merge.shape[0]):
             return _Selected(None, self.ids, self.ids)
         if isinstance(rows, Span):
-            flags = self._in_span(rows)
+            flags = in_span(emit, self.ids, rows, dtype)
             positions = emit.where(flags)
             ids = emit.gather_nd(self.ids, positions, dtype, INT64)
             local = emit.binary("Sub", ids, self.id_const(rows.start), dtype)
@@ -91,16 +93,6 @@ class _Rows:
 
     def _to_ids(self, x: str, dtype: int) -> str:
         return x if dtype == self.id_dtype else self.emit.cast(x, dtype, self.id_dtype)
-
-    def _in_span(self, rows: Span) -> str:
-        emit, dtype = self.emit, self.id_dtype
-        first, last = self.id_const(rows.start), self.id_const(rows.stop)
-        above = emit.binary("GreaterEqual", self.ids, first, dtype)
-        inside = emit.binary("LogicalAnd", above, emit.binary("Less", self.ids, last, dtype), None)
-        if rows.step == 1:
-            return inside
-        rest = emit.binary("FloorMod", emit.binary("Sub", self.ids, first, dtype), self.id_const(rows.step), dtype)
-        return emit.binary("LogicalAnd", inside, emit.binary("Equal", rest, self.id_const(0), dtype), None)
 
     def at(self, rows: str, selected: _Selected) -> str:
         """The selected ones of the rows."""
@@ -125,8 +117,10 @@ def merge_lookup(context: MergeContext, scope: Scope, lookup: Lookup) -> str:
     whole = merge.replaces_base()
     overlays = merge.overlays if whole is None else (whole,)
     rows = rows_of.flat(_base_rows(rows_of, lookup, scope))
+    rows_train = merge.base_trains
     for overlay in overlays:
-        rows = _lay_over(rows_of, overlay, rows)
+        rows = _lay_over(rows_of, overlay, rows, rows_train)
+        rows_train = rows_train or overlay.trainable
     return emit.reshape(rows, rows_of.dtype, emit.shape(rows_of.raw, rows_of.dtype))
 
 
@@ -150,7 +144,7 @@ def _again(rows_of: _Rows, lookup: Lookup, scope: Scope, ids: str) -> str:
     return emit.gather(node.input[0], ids, rows_of.dtype, rows_of.id_dtype)
 
 
-def _lay_over(rows_of: _Rows, overlay: Overlay, rows: str) -> str:
+def _lay_over(rows_of: _Rows, overlay: Overlay, rows: str, rows_train: bool) -> str:
     region = overlay.region
     if region.is_whole:
         return _stored(rows_of, overlay, rows_of.ids)
@@ -166,7 +160,8 @@ def _lay_over(rows_of: _Rows, overlay: Overlay, rows: str) -> str:
         )
     if full_rows(region, found):
         return rows_of.put(rows, selected, _stored(rows_of, overlay, selected.local))
-    return rows_of.put(rows, selected, _merge_box(rows_of, overlay, found, selected, rows_of.at(rows, selected)))
+    merged = _merge_box(rows_of, overlay, found, selected, rows_of.at(rows, selected), rows_train)
+    return rows_of.put(rows, selected, merged)
 
 
 def _stored(rows_of: _Rows, overlay: Overlay, local: str) -> str:
@@ -178,14 +173,18 @@ def _stored(rows_of: _Rows, overlay: Overlay, local: str) -> str:
     return values if overlay.trainable else emit.stop_gradient(values, rows_of.dtype)
 
 
-def _merge_box(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: _Selected, rows: str) -> str:
+def _merge_box(
+    rows_of: _Rows, overlay: Overlay, found: RowSet, selected: _Selected, rows: str, rows_train: bool
+) -> str:
     emit = rows_of.emit
-    slices = [slice(0, None), *(span.as_slice for span in found.spans or ())]
+    spans = found.spans or ()
     if overlay.role is None:
+        slices = [slice(0, None), *(span.as_slice for span in spans)]
         values = emit.stop_gradient(emit.strided_slice(rows, rows_of.dtype, slices), rows_of.dtype)
     else:
         values = _stored(rows_of, overlay, selected.local)
-    return emit.strided_update(rows, values, rows_of.dtype, slices)
+    cuts = box_cuts(spans, rows_of.row, first=1)
+    return put_box(emit, rows, values, rows_of.dtype, cuts, [-1, *rows_of.row], x_trains=rows_train)
 
 
 def _merge_listed(rows_of: _Rows, overlay: Overlay, axis: int, rows: str) -> str:
@@ -205,23 +204,24 @@ def _merge_scattered(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: 
     row = math.prod(rows_of.row)
     own = f"{overlay.prefix}/row_bits"
     bits, bits_dtype = context.geometry(own if own in context.merge.geometry else f"{overlay.prefix}/bits")
-    flags = unpack_bits(emit, emit.gather(bits, selected.local, bits_dtype, rows_of.id_dtype), row)
+    packed = PackedRows(emit, emit.gather(bits, selected.local, bits_dtype, rows_of.id_dtype), row)
+    flags = packed.flags()
     current = emit.reshape(rows, rows_of.dtype, [-1, row])
     if overlay.role is None:
         values = emit.stop_gradient(current, rows_of.dtype)
     else:
-        values = _scattered_values(rows_of, overlay, selected, flags)
+        values = _scattered_values(rows_of, overlay, selected, packed)
     return rows_of.flat(emit.select(flags, values, current, rows_of.dtype))
 
 
-def _scattered_values(rows_of: _Rows, overlay: Overlay, selected: _Selected, flags: str) -> str:
+def _scattered_values(rows_of: _Rows, overlay: Overlay, selected: _Selected, packed: PackedRows) -> str:
     """The copy is a vector in C order: a row's values start at ``starts`` and follow its set flags."""
     emit, context, dtype = rows_of.emit, rows_of.context, rows_of.context.merge.dtype
     assert overlay.role is not None
     assert not overlay.trainable, "rows clamped to the last value would be in the gradient of a part"
     starts, starts_dtype = context.geometry(f"{overlay.prefix}/starts")
     first = emit.expand_dims(emit.gather(starts, selected.local, starts_dtype, rows_of.id_dtype), starts_dtype, 1)
-    within = emit.cumsum(emit.cast(flags, BOOL, INT32), 1)
+    within = packed.ranks()
     within = within if starts_dtype == INT32 else emit.cast(within, INT32, starts_dtype)
     place = emit.binary("AddV2", first, within, starts_dtype)
     last = emit.const(np.asarray(overlay.region.count - 1, NUMPY_INTS[starts_dtype]))

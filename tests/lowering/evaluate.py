@@ -102,11 +102,23 @@ class Evaluation:
     def _StridedSlice(self, node: NodeDef, x: Array, *bounds: Array) -> Array:  # noqa: N802
         return x[_slices(node, *bounds)]
 
-    def _TensorStridedSliceUpdate(self, node: NodeDef, x: Array, *rest: Array) -> Array:  # noqa: N802
-        result = x.copy()
-        slices = _slices(node, *rest[:-1])
-        assert result[slices].shape == rest[-1].shape
-        result[slices] = rest[-1]
+    def _Slice(self, node: NodeDef, x: Array, begin: Array, extent: Array) -> Array:  # noqa: N802
+        ends = [None if size == -1 else int(start + size) for start, size in zip(begin, extent, strict=True)]
+        assert all(end is None or end <= size for end, size in zip(ends, x.shape, strict=True))
+        return x[tuple(slice(int(start), end) for start, end in zip(begin, ends, strict=True))]
+
+    def _Pad(self, node: NodeDef, x: Array, paddings: Array) -> Array:  # noqa: N802
+        return np.pad(x, paddings)
+
+    def _Range(self, node: NodeDef, start: Array, limit: Array, delta: Array) -> Array:  # noqa: N802
+        return np.arange(start, limit, delta, np.int32)
+
+    def _Sum(self, node: NodeDef, x: Array, axis: Array) -> Array:  # noqa: N802
+        return x.sum(int(axis), dtype=x.dtype)
+
+    def _SparseToDense(self, node: NodeDef, indices: Array, shape: Array, values: Array, fill: Array) -> Array:  # noqa: N802
+        result = np.full(tuple(shape), fill, values.dtype)
+        result[indices.reshape(-1)] = values
         return result
 
     def _TensorScatterUpdate(self, node: NodeDef, x: Array, indices: Array, values: Array) -> Array:  # noqa: N802

@@ -170,10 +170,9 @@ def test_nodes_of_a_split_slab():
 .part1/read = ReadVariableOp(s, ^before)
 .Const = [0, 0]
 .Const_1 = [5, 8]
-.Const_2 = [1, 1]
-.StridedSlice = StridedSlice(.StopGradient:output:0, .Const:output:0, .Const_1:output:0, .Const_2:output:0)
-.Const_3 = [0]
-.ConcatV2 = ConcatV2(.StridedSlice:output:0, .part1/read:value:0, .Const_3:output:0)
+.Slice = Slice(.StopGradient:output:0, .Const:output:0, .Const_1:output:0)
+.Const_2 = [0]
+.ConcatV2 = ConcatV2(.Slice:output:0, .part1/read:value:0, .Const_2:output:0)
 -> .ConcatV2:output:0"""
     )
 
@@ -181,18 +180,29 @@ def test_nodes_of_a_split_slab():
 def test_nodes_of_masked_points():
     assert emitted(merge_of(POINTS, FULL, Strategy.MASK), READ) == (
         """\
+.copy1/indices = [7, 20]
+.Const = [True]
+.Const_1 = [False]
+.Const_2 = [80]
+.SparseToDense = SparseToDense(.copy1/indices:output:0, .Const_2:output:0, .Const:output:0, .Const_1:output:0)
 .copy1/read = ReadVariableOp(s, ^before)
 .StopGradient = StopGradient(.copy1/read:value:0)
-.copy1/indices = [7, 20]
-.Const = [-1, 1]
-.Reshape = Reshape(.copy1/indices:output:0, .Const:output:0)
-.Const_1 = [-1]
-.Reshape_1 = Reshape(r:value:0, .Const_1:output:0)
-.TensorScatterUpdate = TensorScatterUpdate(.Reshape_1:output:0, .Reshape:output:0, .StopGradient:output:0)
-.Const_2 = [10, 8]
-.Reshape_2 = Reshape(.TensorScatterUpdate:output:0, .Const_2:output:0)
--> .Reshape_2:output:0"""
+.Const_3 = [0.0]
+.Const_4 = [80]
+.SparseToDense_1 = SparseToDense(.copy1/indices:output:0, .Const_4:output:0, .StopGradient:output:0, .Const_3:output:0)
+.Const_5 = [10, 8]
+.Reshape = Reshape(.SparseToDense_1:dense:0, .Const_5:output:0)
+.Const_6 = [10, 8]
+.Reshape_1 = Reshape(.SparseToDense:dense:0, .Const_6:output:0)
+.SelectV2 = SelectV2(.Reshape_1:output:0, .Reshape:output:0, r:value:0)
+-> .SelectV2:output:0"""
     )
+
+
+def test_one_point_in_a_hundred_is_scattered_and_more_are_selected():
+    for columns, last in ((100, "-> .Reshape_2:output:0"), (99, "-> .SelectV2:output:0")):
+        points = points_region((2, columns), [3, columns + 5])
+        assert emitted(merge_of(points, FULL, Strategy.MASK), READ).splitlines()[-1] == last
 
 
 def test_nodes_of_a_split_lookup():
