@@ -11,6 +11,7 @@ import os
 import sys
 import tempfile
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +33,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _PAIRS = (("whole", "mask"), ("strict", "slice"))
 _DIMENSION = 2
+_IDS = (range(3), range(6), range(6, 12))
+"""Integers may be ids: each row of a small table counts, and what lies beyond it fails in both models."""
 _STRING = 7
 
 
@@ -54,12 +57,20 @@ def check_model(path: Path, case: str, folder: Path, *, objects: bool = True) ->
     if objects:
         from tests.helpers.promises import check_forward
 
-        check_forward(path, out, plan)
+        check_forward(original_of(path), out, plan)
     assert_all_bits_equal(signature_outputs(out), signature_outputs(path), "TF1 loader: ")
     graphfreeze.finalize(out, plain)
     differing = finalized_differences(plain, path)
     assert not differing, differing[:5]
     return sum(v.strategy is not None for m in plan.meta_graphs for v in m.variables)
+
+
+@cache
+def original_of(path: Path) -> Any:
+    """The loaded original with its outputs, once for all cases."""
+    from tests.helpers.promises import Original
+
+    return Original(path, None)  # type: ignore[arg-type] (it is not trained here)
 
 
 def signature_outputs(path: Path, number: int = 0) -> dict[str, dict[str, Any]]:
@@ -74,16 +85,17 @@ def signature_outputs(path: Path, number: int = 0) -> dict[str, dict[str, Any]]:
             if name.startswith("__"):
                 continue
             signature = meta.signature_def[name]
-            feed = dict(_inputs(signature))
             outputs = {key: info.name for key, info in sorted(signature.outputs.items())}
-            try:
-                results[name] = session.run(outputs, feed)
-            except (tf.errors.OpError, ValueError, TypeError) as error:
-                results[name] = {"error": np.array(type(error).__name__)}
+            for ids in _IDS:
+                feed = dict(_inputs(signature, ids))
+                try:
+                    results[f"{name} {ids}"] = session.run(outputs, feed)
+                except (tf.errors.OpError, ValueError, TypeError) as error:
+                    results[f"{name} {ids}"] = {"error": np.array(type(error).__name__)}
     return results
 
 
-def _inputs(signature: MetaGraphDef.SignatureDefEntry) -> Iterator[tuple[str, Any]]:
+def _inputs(signature: MetaGraphDef.SignatureDefEntry, ids: range) -> Iterator[tuple[str, Any]]:
     generator = np.random.default_rng(0)
     for _, info in sorted(signature.inputs.items()):
         shape = [d.size if d.size >= 0 else _DIMENSION for d in info.tensor_shape.dim]
@@ -92,7 +104,7 @@ def _inputs(signature: MetaGraphDef.SignatureDefEntry) -> Iterator[tuple[str, An
             continue
         dtype = numpy_dtype(info.dtype)
         low = generator.standard_normal(shape) if DTYPE_NAMES[info.dtype].startswith("float") else None
-        yield info.name, np.asarray(generator.integers(0, 2, shape) if low is None else low).astype(dtype)
+        yield info.name, np.asarray(np.resize(generator.permutation(ids), shape) if low is None else low).astype(dtype)
 
 
 def main(names: list[str]) -> None:

@@ -1,0 +1,125 @@
+"""Undo each change of the rewriter, one at a time: some check notices every one."""
+
+import os
+import random
+import re
+from collections import defaultdict
+
+import pytest
+
+from tests.conftest import MODELS
+
+FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
+SAMPLE = 6
+
+ROWS_OF_ALL = {"freeze": "**[:1]"}
+CASES = {
+    "embedding": {"freeze": "emb/embeddings[:5]"},
+    "tied": {"freeze": "table[::3]", "strategy": "mask"},
+    "loop": {"freeze": "kernel[:2]"},
+    "scan": {"freeze": ["table[:4]", "kernel[:, :2]"], "strategy": "mask"},
+    "keras_embedding": {"freeze": ["**/embeddings[:5]", "**/dense/kernel"]},
+    "custom_gradient": {"freeze": "**[:1]"},
+}
+# By case, what of a rewrite could be otherwise with the same results: (kind, place) -> why.
+DENSE = "other reads make the gradient dense, where rows of zeros change nothing"
+REDUNDANT = "the number is not used, or no id can tell the difference"
+UNTRAINED = "only gradients through a function that no test trains would show it"
+EQUIVALENT = {
+    "tied": {
+        ("stop", "__inference___call__ Gather/graphfreeze/StopGradient"): DENSE,
+        ("geometry", "__inference___call__ Gather/graphfreeze/live/map [0]"): DENSE,
+        ("geometry", "__inference___call__ Gather/graphfreeze/live/map [11]"): REDUNDANT,
+    },
+    "scan": {
+        ("stop", "scan_while_body scan/while/Gather/graphfreeze/StopGradient"): DENSE,
+        ("geometry", "scan_while_body scan/while/Gather/graphfreeze/Const_1 [0]"): DENSE,
+        ("geometry", "scan_while_body scan/while/Gather/graphfreeze/Const [0]"): REDUNDANT,
+        ("geometry", "scan_while_body scan/while/Gather/graphfreeze/Const_3 [0]"): REDUNDANT,
+        (
+            "outputs of a loop",
+            "__inference___call__ scan/while",
+        ): "only the handle of a frozen copy is appended, which takes no gradient",
+    },
+    "scan split": {("geometry", "scan_while_body scan/while/Gather/graphfreeze/Const [0]"): REDUNDANT},
+    "custom_gradient": {
+        (
+            "stop",
+            "__inference___call__ add/ReadVariableOp/graphfreeze/StopGradient",
+        ): "the custom gradient stands in the way already",
+        (
+            "geometry",
+            "__inference___call__ IdentityN_1/ReadVariableOp/graphfreeze/Const [0]",
+        ): "nothing takes this value",
+    },
+    "keras_lists": {("stop", "__inference__penalty ReadVariableOp/graphfreeze/StopGradient"): UNTRAINED},
+    "mlp": {
+        ("geometry", "__inference_hidden MatMul_1/ReadVariableOp/graphfreeze/powers [7]"): REDUNDANT,
+        ("geometry", "__inference_hidden MatMul_1/ReadVariableOp/graphfreeze/Const_1 [0]"): UNTRAINED,
+        ("geometry", "__inference_hidden MatMul_1/ReadVariableOp/graphfreeze/Const_10 [0]"): UNTRAINED,
+    },
+}
+MORE = {
+    "keras_lists": ROWS_OF_ALL,
+    "mlp": {"freeze": ["dense_0/kernel[:, ::2]", "dense_1/kernel[[0, 1], [1, 0]]", "out/*"]},
+    "shared_function": {"freeze": ["a[:1]", "b"], "strict": True},
+    "case": ROWS_OF_ALL,
+    "scan split": {"freeze": ["table[:4]", "kernel[:, :2]"]},
+    "layer_norm_transformer": {"freeze": "**[:2]"},
+}
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory):
+    from tests.helpers.noticing import Case
+
+    cases = {}
+
+    def make(name):
+        if name not in cases:
+            options = {**CASES, **MORE}[name]
+            cases.clear()
+            cases[name] = Case(MODELS / name.split()[0], tmp_path_factory.mktemp(name), exact=False, **options)
+        return cases[name]
+
+    return make
+
+
+def sample(name, found):
+    """A few of every model, kinds in turn, beginning at another kind in each model."""
+    if FULL:
+        return found
+    kinds = defaultdict(list)
+    for mutant in found:
+        kinds[mutant.kind].append(mutant)
+    generator = random.Random(name)
+    order = sorted(kinds)
+    generator.shuffle(order)
+    for mutants in kinds.values():
+        generator.shuffle(mutants)
+    chosen = []
+    while len(chosen) < min(SAMPLE, len(found)):
+        for kind in order:
+            if kinds[kind] and len(chosen) < SAMPLE:
+                chosen.append(kinds[kind].pop())
+    return chosen
+
+
+def stable(place):
+    """Without the hash and the number of a changed function."""
+    return re.sub(r"_graphfreeze_[0-9a-f]+_\d+", "", place)
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("name", [*CASES, *(MORE if FULL else ())])
+def test_every_mutant_is_noticed(made, name):
+    from tests.helpers.mutation import mutants
+
+    case = made(name)
+    assert case.noticed_by(None) is None
+    known = EQUIVALENT.get(name, {})
+    everything = mutants(case.source, case.out)
+    assert known.keys() <= {(m.kind, stable(m.place)) for m in everything}
+    found = [m for m in everything if (m.kind, stable(m.place)) not in known]
+    assert len(found) > SAMPLE
+    assert [str(mutant) for mutant in sample(name, found) if case.noticed_by(mutant) is None] == []
