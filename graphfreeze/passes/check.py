@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from graphfreeze.graph.ops import CALLS, CallKind
 from graphfreeze.graph.refs import attr_of, is_control, producer
@@ -13,31 +13,30 @@ from graphfreeze.savedmodel.protos import MetaGraphDef
 _FUNCTION_ATTRIBUTES = frozenset({"f", "body", "cond", "then_branch", "else_branch", "branches", "predicate"})
 
 
-def _scopes(meta: MetaGraphDef) -> Iterator[Scope]:
-    yield Scope(meta.graph_def)
-    yield from (Scope(f) for f in meta.graph_def.library.function)
+Scopes = Sequence[Scope]
+"""The main graph and every function, made once for all rules."""
 
 
 def _where(scope: Scope) -> str:
     return f"function '{scope.name}'" if scope.in_function else "the main graph"
 
 
-def every_input_exists(meta: MetaGraphDef) -> Iterator[str]:
+def every_input_exists(meta: MetaGraphDef, scopes: Scopes) -> Iterator[str]:
     """Every edge comes from a node or an argument of its scope."""
-    for scope in _scopes(meta):
-        arguments = set(scope.arguments)
+    for scope in scopes:
+        sources = {*scope.nodes, *scope.arguments}
         for node in scope.node_list:
             for text in node.input:
-                if producer(text) not in scope.nodes and (is_control(text) or producer(text) not in arguments):
+                if producer(text) not in (scope.nodes if is_control(text) else sources):
                     yield f"{_where(scope)}, node '{node.name}', input '{text}'"
         for name, text in scope.proto.ret.items() if scope.in_function else ():
-            if producer(text) not in scope.nodes and producer(text) not in arguments:
+            if producer(text) not in sources:
                 yield f"{_where(scope)}, result '{name}', input '{text}'"
 
 
-def names_are_unique(meta: MetaGraphDef) -> Iterator[str]:
+def names_are_unique(meta: MetaGraphDef, scopes: Scopes) -> Iterator[str]:
     """No two nodes of a scope and no two functions share a name."""
-    for scope in _scopes(meta):
+    for scope in scopes:
         if len(scope.nodes) != len(scope.node_list):
             yield _where(scope)
     names = [f.signature.name for f in meta.graph_def.library.function]
@@ -45,10 +44,10 @@ def names_are_unique(meta: MetaGraphDef) -> Iterator[str]:
         yield "the function library"
 
 
-def calls_fit(meta: MetaGraphDef) -> Iterator[str]:
+def calls_fit(meta: MetaGraphDef, scopes: Scopes) -> Iterator[str]:
     """Every call hands over as many tensors, of the same dtypes, as its function takes."""
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
-    for scope in _scopes(meta):
+    for scope in scopes:
         for node in scope.node_list:
             op = CALLS.get(node.op)
             if op is None:
@@ -66,7 +65,7 @@ def calls_fit(meta: MetaGraphDef) -> Iterator[str]:
                     yield f"{_where(scope)}, node '{node.name}' hands {passed} to '{name}', which takes {taken}"
 
 
-def concrete_functions_fit(meta: MetaGraphDef) -> Iterator[str]:
+def concrete_functions_fit(meta: MetaGraphDef, scopes: Scopes) -> Iterator[str]:
     """Every concrete function exists, and its bound inputs are nodes and no more than its arguments."""
     functions = {f.signature.name: f for f in meta.graph_def.library.function}
     graph = meta.object_graph_def
@@ -86,7 +85,7 @@ def concrete_functions_fit(meta: MetaGraphDef) -> Iterator[str]:
                 yield f"object {i} names concrete function '{name}', which does not exist"
 
 
-RULES: dict[str, Callable[[MetaGraphDef], Iterator[str]]] = {
+RULES: dict[str, Callable[[MetaGraphDef, Scopes], Iterator[str]]] = {
     "every input exists": every_input_exists,
     "names are unique": names_are_unique,
     "calls fit": calls_fit,
@@ -96,6 +95,7 @@ RULES: dict[str, Callable[[MetaGraphDef], Iterator[str]]] = {
 
 def broken_rules(meta: MetaGraphDef) -> Iterator[tuple[str, str]]:
     """(rule, place) of everything that is broken."""
+    scopes = [Scope(meta.graph_def), *(Scope(f) for f in meta.graph_def.library.function)]
     for rule, check in RULES.items():
-        for place in check(meta):
+        for place in check(meta, scopes):
             yield rule, place
