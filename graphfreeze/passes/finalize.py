@@ -209,6 +209,7 @@ def _restore_functions(meta: MetaGraphDef, handles: set[str], changes: Mapping[s
         if node.op in CALLS and node.name not in saver:
             undo.undo_call(main, node, handles)
     rename_concrete(meta, {name: undo.build(name, change) for name, change in changes.items()})
+    undo.build_uncalled()
     replaced = _place(meta, undo)
     remove_handles(main, handles)
     remove_unreachable(meta, replaced | marks.info_functions)

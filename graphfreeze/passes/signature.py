@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -58,6 +59,11 @@ def change_signature(
             result.handle_data.extend(argument.handle_data)
             function.ret[name] = argument.name
     return Arguments(values, storages)
+
+
+def is_new_argument(name: str) -> bool:
+    """Whether an argument has a name that ``change_signature`` gives."""
+    return re.fullmatch(r"graphfreeze_(value_)?\d+(_\d+)*", name) is not None
 
 
 def note_slot(function: FunctionDef, slot: int) -> str:

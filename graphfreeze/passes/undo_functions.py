@@ -10,13 +10,16 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Collection, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 
+from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import ORIGIN
 from graphfreeze.graph.names import FreshNames, original_function_name
 from graphfreeze.graph.ops import CALLS
 from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.marks import in_function
+from graphfreeze.passes.signature import is_new_argument
 from graphfreeze.passes.undo_calls import Change, function_values, marked_call
 from graphfreeze.passes.undo_nodes import handed_on, remove_added, restore_changed
 from graphfreeze.passes.undo_signature import drop_arguments, restore_handle
@@ -60,12 +63,13 @@ class Undo:
         return {name for name, _ in self._built}
 
     def touched(self, name: str) -> bool:
-        """Whether a function, or one that it calls, holds a mark."""
+        """Whether a function, or one that it calls, holds a mark, or is called after one that did."""
         if name not in self._touched:
             self._touched[name] = False  # a cycle ends here
             function = self.functions[name]
             inner = (f.name for node in function.node_def if node.op in CALLS for _, f in function_values(node))
-            self._touched[name] = in_function(function) or any(self.touched(n) for n in inner if n in self.functions)
+            marked = in_function(function) or original_function_name(name) != name
+            self._touched[name] = marked or any(self.touched(n) for n in inner if n in self.functions)
         return self._touched[name]
 
     def build(self, name: str, change: Change) -> str:
@@ -75,6 +79,27 @@ class Undo:
         if (name, change) not in self._built:
             self._built[name, change] = self._build(name, change)
         return self._built[name, change]
+
+    def build_uncalled(self) -> None:
+        """Rebuilds changed functions that nothing refers to: TensorFlow saves some beside a traced training step.
+
+        One that cannot be rebuilt goes, because nothing can miss it.
+        """
+        rest = [name for name in self.functions if self.touched(name) and name not in self.replaced]
+        called = {
+            f.name
+            for name in rest
+            for node in self.functions[name].node_def
+            if node.op in CALLS
+            for _, f in function_values(node)
+        }
+        for name in rest:
+            if name not in called:
+                arguments = self.functions[name].signature.input_arg
+                change = Change(frozenset(i for i, a in enumerate(arguments) if is_new_argument(a.name)))
+                with suppress(UnsupportedModelError):
+                    self.build(name, change)
+                self._built.setdefault((name, change), "")
 
     def undo_call(self, scope: Scope, node: NodeDef, ours: Collection[str]) -> None:
         """Takes our inputs out of one call, and lets it call the restored functions."""

@@ -56,19 +56,50 @@ class Objects:
                     proto.nodes[place].children.add(node_id=target, local_name=str(i))
             proto.nodes[place].children.extend(kept)
 
+    def repoint(self, number: int, name: str, target: int) -> None:
+        """Lets a child be another object, in both graphs."""
+        place = self.matched.get(number)
+        graphs = [(self.graph, number, target)]
+        if self.bundle_graph is not None and place is not None and target in self.matched:
+            graphs.append((self.bundle_graph, place, self.matched[target]))
+        for proto, parent, node_id in graphs:
+            for child in proto.nodes[parent].children:
+                if child.local_name == name:
+                    child.node_id = node_id
+
 
 def restore_lists(objects: Objects, trace: Trace, marks: Marks, ours: Collection[int]) -> None:
-    """Restores every list that a rewrite changed, or that holds variables of ours."""
+    """Restores every list that a rewrite changed, or that holds variables of ours.
+
+    Where a user put a trainable part, the variable is what trains again.
+    """
     for holder in marks.holders:
         _by_notes(objects, holder)
     for frozen in marks.frozen:
         if frozen.holder is None:
-            _by_captures(objects, trace, frozen, ours)
-    for number in range(len(objects.graph.nodes)):
+            _by_captures(objects, trace, frozen)
+    instead = _whole_variables(trace, marks)
+    for number, node in enumerate(objects.graph.nodes):
         if objects.is_list(number):
             entries = objects.entries(number)
             if any(n in ours for n in entries):
-                objects.set_entries(number, [n for n in entries if n not in ours])
+                wanted = (n if n not in ours else instead.get(n) for n in entries)
+                objects.set_entries(number, list(dict.fromkeys(n for n in wanted if n is not None)))
+            continue
+        for child in node.children:
+            objects.repoint(number, child.local_name, instead.get(child.node_id, child.node_id))
+
+
+def _whole_variables(trace: Trace, marks: Marks) -> dict[int, int]:
+    """Node of a trainable part -> node of the variable that it is a part of; second copies go with second copies."""
+    found: dict[int, int] = {}
+    for frozen in marks.frozen:
+        base = trace.variables[frozen.variable]
+        for role, storage in frozen.storages.items():
+            part = trace.variables[storage]
+            if role.startswith("part:") and base.node_id is not None and part.node_id is not None:
+                found |= {part.node_id: base.node_id, **dict(zip(part.copies, base.copies, strict=False))}
+    return found
 
 
 def _by_notes(objects: Objects, holder: Holder) -> None:
@@ -87,7 +118,7 @@ def _by_notes(objects: Objects, holder: Holder) -> None:
         objects.set_entries(found, entries)
 
 
-def _by_captures(objects: Objects, trace: Trace, frozen: Frozen, ours: Collection[int]) -> None:
+def _by_captures(objects: Objects, trace: Trace, frozen: Frozen) -> None:
     variable = trace.variables[frozen.variable]
     node_id = variable.node_id
     if node_id is None or not frozen.fact.trainable:

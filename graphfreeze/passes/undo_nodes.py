@@ -62,12 +62,19 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
     for node in kept:
         for text in node.input:
             if producer(text) in gone or (producer(text) in ours and not is_control(text)):
-                raise UnsupportedModelError(
-                    f"Node '{node.name}' ({node.op}) in function '{scope.name}' uses '{text}', which graphfreeze added "
-                    "and has to take out. It was saved with the model, for example as part of a training step: leave "
-                    "that function out when saving, or let it use the variables through the model's own functions"
-                )
+                raise _still_used(scope, f"Node '{node.name}' ({node.op})", text)
+    for result, text in scope.proto.ret.items():
+        if producer(text) in gone - set(ours):
+            raise _still_used(scope, f"Result '{result}'", text)
     replace_nodes(scope.node_list, kept)
+
+
+def _still_used(scope: Scope, user: str, text: str) -> UnsupportedModelError:
+    return UnsupportedModelError(
+        f"{user} in function '{scope.name}' uses '{text}', which graphfreeze added and has to take out. It was saved "
+        "with the model, for example as part of a training step: leave that function out when saving, or let it use "
+        "the variables through the model's own functions"
+    )
 
 
 def remove_handles(main: Scope, handles: Collection[str]) -> None:

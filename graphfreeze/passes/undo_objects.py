@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection
 from typing import Any
 
@@ -23,12 +24,13 @@ def undo_objects(meta: MetaGraphDef, bundle_graph: Message | None, trace: Trace,
     holders = {h.node for h in marks.holders}
     gone = ours | _hanging(graph, holders, ours)
     _remove_functions(graph, gone)
-    moved = _remove_nodes(graph, gone)
+    moved = _remove_nodes(graph, gone, in_order=marks.saved_again)
     for concrete in graph.concrete_functions.values():
         concrete.bound_inputs[:] = [moved[n] for n in concrete.bound_inputs if n in moved]
     if bundle_graph is not None:
         ours = {matched[n] for n in ours if n in matched}
-        _remove_nodes(bundle_graph, ours | _hanging(bundle_graph, {matched[h] for h in holders if h in matched}, ours))
+        gone = ours | _hanging(bundle_graph, {matched[h] for h in holders if h in matched}, ours)
+        _remove_nodes(bundle_graph, gone, in_order=marks.saved_again)
         if marks.saved_again:
             refresh_checkpoint_values(bundle_graph)
     return moved
@@ -49,18 +51,19 @@ def _restore_flags(graph: Message, trace: Trace, marks: Marks) -> None:
 
 def _hanging(graph: Message, holders: Collection[int], ours: Collection[int]) -> set[int]:
     """What only a child ``graphfreeze`` leads to; never a value that is not ours."""
-    below = _reached(graph, holders, set())
-    outside = _reached(graph, {0}, {*holders, *ours})
-    return {n for n in below - outside if n in holders or not _is_value(graph.nodes[n])}
+    below = _reached(graph, holders, ())
+    outside = _reached(graph, [0], {*holders, *ours})
+    return {n for n in below if n not in outside and (n in holders or not _is_value(graph.nodes[n]))}
 
 
-def _reached(graph: Message, start: Collection[int], without: Collection[int]) -> set[int]:
-    found: set[int] = set()
-    pending = [n for n in start if n not in without]
+def _reached(graph: Message, start: Collection[int], without: Collection[int]) -> dict[int, None]:
+    """Nodes that children lead to, breadth first."""
+    found: dict[int, None] = {}
+    pending = deque(n for n in start if n not in without)
     while pending:
-        number = pending.pop()
+        number = pending.popleft()
         if number not in found:
-            found.add(number)
+            found[number] = None
             pending.extend(c.node_id for c in graph.nodes[number].children if c.node_id not in without)
     return found
 
@@ -80,11 +83,17 @@ def _remove_functions(graph: Message, gone: set[int]) -> None:
         gone |= {i for i, n in enumerate(graph.nodes) if n.bare_concrete_function.concrete_function_name == name}
 
 
-def _remove_nodes(graph: Message, gone: Collection[int]) -> dict[int, int]:
-    """Removes nodes and every reference to them, and closes the gaps in the numbering. Works on both object graphs."""
+def _remove_nodes(graph: Message, gone: Collection[int], *, in_order: bool) -> dict[int, int]:
+    """Removes nodes and every reference to them, and closes the gaps in the numbering. Works on both object graphs.
+
+    ``in_order`` numbers the nodes as TensorFlow does: breadth first, then what no child leads to.
+    """
     kept = [i for i in range(len(graph.nodes)) if i not in gone]
+    if in_order:
+        first = _reached(graph, [0], gone)
+        kept = [*first, *(i for i in kept if i not in first)]
     moved = {old: new for new, old in enumerate(kept)}
-    if len(kept) == len(graph.nodes):
+    if kept == list(range(len(graph.nodes))):
         return moved
     for node in graph.nodes:
         _remove_references(node, moved)
