@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 from graphfreeze.graph.ops import CALLS, CallKind
 from graphfreeze.graph.refs import attr_of, is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.prune import called_functions
-from graphfreeze.savedmodel.protos import MetaGraphDef
+from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef
 
 _FUNCTION_ATTRIBUTES = frozenset({"f", "body", "cond", "then_branch", "else_branch", "branches", "predicate"})
 
@@ -93,9 +93,19 @@ RULES: dict[str, Callable[[MetaGraphDef, Scopes], Iterator[str]]] = {
 }
 
 
-def broken_rules(meta: MetaGraphDef) -> Iterator[tuple[str, str]]:
-    """(rule, place) of everything that is broken."""
-    scopes = [Scope(meta.graph_def), *(Scope(f) for f in meta.graph_def.library.function)]
+def broken_rules(meta: MetaGraphDef, whole: Collection[tuple[str, int]] = ()) -> Iterator[tuple[str, str]]:
+    """(rule, place) of everything that is broken. Functions in ``whole`` (see ``signed``) are not looked into again."""
+    unseen = [f for f in meta.graph_def.library.function if not whole or _sign(f) not in whole]
+    scopes = [Scope(meta.graph_def), *(Scope(f) for f in unseen)]
     for rule, check in RULES.items():
         for place in check(meta, scopes):
             yield rule, place
+
+
+def signed(meta: MetaGraphDef) -> set[tuple[str, int]]:
+    """Name and size of every function: passes give a changed function a new name."""
+    return {_sign(f) for f in meta.graph_def.library.function}
+
+
+def _sign(function: FunctionDef) -> tuple[str, int]:
+    return function.signature.name, function.ByteSize()
