@@ -66,7 +66,7 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
     for result, text in scope.proto.ret.items():
         if producer(text) in gone - set(ours):
             raise _still_used(scope, f"Result '{result}'", text)
-    replace_nodes(scope.node_list, kept)
+    _keep(scope, kept)
 
 
 def _still_used(scope: Scope, user: str, text: str) -> UnsupportedModelError:
@@ -93,15 +93,15 @@ def remove_handles(main: Scope, handles: Collection[str]) -> None:
             gone.add(node.name)
             if node.op == "AssignVariableOp":
                 gone.add(producer(node.input[0]))
-    replace_nodes(main.node_list, [n for n in main.node_list if n.name not in gone])
+    _keep(main, [n for n in main.node_list if n.name not in gone])
 
 
-def replace_nodes(field: object, kept: Collection[NodeDef]) -> None:
-    """Keeps some of the nodes of a graph or function; messages are copied, because the field owns them."""
-    if len(kept) != len(field):  # type: ignore[arg-type]
+def _keep(scope: Scope, kept: Collection[NodeDef]) -> None:
+    """Keeps some of the nodes; messages are copied, because the field owns them."""
+    if len(kept) != len(scope.node_list):
         data = [n.SerializeToString() for n in kept]
-        del field[:]  # type: ignore[attr-defined]
-        field.extend(NodeDef.FromString(d) for d in data)  # type: ignore[attr-defined]
+        del scope.node_list[:]
+        scope.node_list.extend(NodeDef.FromString(d) for d in data)
 
 
 def _repoint(scope: Scope, targets: Mapping[str, str]) -> None:
