@@ -15,8 +15,8 @@ from tests.helpers.variables import Array, variables_by_path, walk
 
 WORDS = (b"the", b"cat", b"zebra", b"")
 UNKNOWN_DIMENSION = 2
-IDS = (range(3), range(6), range(6, 12))
-"""Integers may be ids: each row of a small table counts, and what lies beyond it fails in both models."""
+IDS = (range(3), range(1, 2), range(6), range(6, 12))
+"""Integers may be ids or branches: each of a small table counts, and what lies beyond it fails in both models."""
 
 
 class NoInputsError(Exception):

@@ -33,8 +33,8 @@ CASES: dict[str, tuple[str, dict[str, Any]]] = {
 }
 _PAIRS = (("whole", "mask"), ("strict", "slice"))
 _DIMENSION = 2
-_IDS = (range(3), range(6), range(6, 12))
-"""Integers may be ids: each row of a small table counts, and what lies beyond it fails in both models."""
+_IDS = (range(3), range(1, 2), range(6), range(6, 12))
+"""Integers may be ids or branches: each of a small table counts, and what lies beyond it fails in both models."""
 _STRING = 7
 
 
