@@ -65,7 +65,6 @@ MORE = {
     "shared_function": {"freeze": ["a[:1]", "b"], "strict": True},
     "case": ROWS_OF_ALL,
     "scan split": {"freeze": ["table[:4]", "kernel[:, :2]"]},
-    "layer_norm_transformer": {"freeze": "**[:2]"},
 }
 
 
