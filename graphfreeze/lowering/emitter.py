@@ -42,7 +42,7 @@ class Emitter:
         node = self.scope.node_list.add(name=full, op=op, input=list(inputs))
         for key, value in attrs.items():
             node.attr[key].CopyFrom(value)
-        node.attr[ADDED].CopyFrom(bytes_attr(name or op))
+        node.attr[ADDED].CopyFrom(bytes_attr(name or ""))
         return self.scope.ref(full, op)
 
     def node_of(self, ref: str) -> NodeDef:
