@@ -38,8 +38,14 @@ def _values(context: MergeContext, overlay: Overlay, base: str) -> str:
     emit, dtype = context.emit, context.merge.dtype
     if overlay.role is None:
         return emit.stop_gradient(_take(context, overlay, base), dtype)
-    values = emit.read(context.handles[overlay.role], dtype, overlay.region.storage_shape, f"{overlay.prefix}/read")
+    values = _read(context, overlay)
     return values if overlay.trainable else emit.stop_gradient(values, dtype)
+
+
+def _read(context: MergeContext, overlay: Overlay) -> str:
+    assert overlay.role is not None
+    handle, shape = context.handles[overlay.role], overlay.region.storage_shape
+    return context.emit.read(handle, context.merge.dtype, shape, f"{overlay.prefix}/read")
 
 
 def _put(context: MergeContext, overlay: Overlay, x: str, base: str, x_trains: bool) -> str:
@@ -93,9 +99,10 @@ def _select_scattered(context: MergeContext, overlay: Overlay, x: str, base: str
     if overlay.role is None:
         values = emit.stop_gradient(base, dtype)
     else:
-        held = _values(context, overlay, base)
+        held = _read(context, overlay)
         spread = emit.sparse_to_dense(indices, held, region.size, dtype, index_dtype)
-        values = emit.reshape(spread, dtype, shape)
+        # The gradient of SparseToDense asks for indices of rank 2, and costs: it ends before it.
+        values = emit.stop_gradient(emit.reshape(spread, dtype, shape), dtype)
     return emit.select(emit.reshape(flags, BOOL, shape), values, x, dtype)
 
 

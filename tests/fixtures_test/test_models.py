@@ -52,8 +52,10 @@ def test_is_small(name):
 def test_every_function_runs_and_repeats_itself(name):
     loaded = tf.saved_model.load(str(MODELS / name))
     first, second = outputs_of(loaded), outputs_of(loaded)
-    failed = {key for key, outputs in first.items() if isinstance(outputs, Failure)}
-    assert failed == UNUSABLE_INPUTS.get(name, frozenset())
+    # Inputs are tried in several ranges; ids beyond a small table fail, as they should.
+    run = {key.partition(", integers")[0] for key, outputs in first.items() if not isinstance(outputs, Failure)}
+    failed = {key for key in first if key.partition(", integers")[0] not in run}
+    assert {key.partition(", integers")[0] for key in failed} == UNUSABLE_INPUTS.get(name, frozenset())
     assert_all_bits_equal(second, first)
 
 
