@@ -216,6 +216,21 @@ def test_a_thousand_steps_of_averages(strategy, tmp_path):
     assert_nothing_moved(original, held, plan)
 
 
+@pytest.mark.parametrize("mode", ["eager", "function"])
+def test_scattered_elements_have_a_gradient_in_every_training_call(mode, tmp_path):
+    """The spread copy lies behind StopGradient: SparseToDense has no gradient for indices of rank 1."""
+    from tests.helpers.models import FIXTURES
+    from tests.helpers.promises import Original, check_gradients
+
+    for name, selector in {
+        "keras_conv": "variables/6[[0, 1], [0, 1]]",
+        "mlp": "dense_0/kernel[[0, 3], [1, 2]]",
+    }.items():
+        source, out = Original(MODELS / name, FIXTURES[name].training()), tmp_path / name
+        plan = graphfreeze.rewrite(source.path, out, freeze=selector)
+        assert check_gradients(source, out, plan, mode) == 2
+
+
 @pytest.mark.parametrize("strategy", ["auto", "mask", "live"])
 def test_global_clipping_sees_trainable_elements_only(strategy, tmp_path):
     """Plain descent cut to a small norm: a frozen gradient that counted would shorten every step."""
