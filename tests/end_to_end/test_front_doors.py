@@ -101,7 +101,9 @@ def test_the_tf1_loader_restores_new_variables_and_returns_equal_outputs(name, s
         assert_bits_equal(out[key], original[key], key)
         assert_bits_equal(again[key], plain[key], f"poisoned, {key}")
     floats = [key for key in original if original[key].dtype.kind == "f"]
-    assert any((again[key] != original[key]).any() for key in floats), "the poison changed nothing: a vacuous test"
+    # Under strict nothing of the frozen variables trains: the poison is NaN in what nothing may read.
+    changed = any((again[key] != original[key]).any() for key in floats)
+    assert changed == (name != "strict"), "the poison changed nothing: a vacuous test"
     assert all(np.isfinite(again[key]).all() for key in floats)
 
 
