@@ -3,6 +3,7 @@
 import json
 import subprocess
 import sys
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -18,3 +19,14 @@ def elsewhere(what: str, jobs: list[dict[str, Any]], folder: Path) -> list[dict[
     assert done.returncode == 0, done.stderr[-3000:]
     found: list[dict[str, Any]] = json.loads(answered.read_text())
     return found
+
+
+def check_all(names: Iterable[str], check: Callable[[str], None]) -> None:
+    """Checks every name and reports all failures. One test, so that no second worker starts the processes again."""
+    failures = []
+    for name in names:
+        try:
+            check(name)
+        except AssertionError as error:
+            failures.append(f"{name}: {error}")
+    assert not failures, "\n".join(failures)

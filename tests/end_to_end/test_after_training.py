@@ -6,7 +6,7 @@ import pytest
 import graphfreeze
 from tests.conftest import MODELS
 from tests.end_to_end import cases
-from tests.end_to_end.processes import elsewhere
+from tests.end_to_end.processes import check_all, elsewhere
 
 pytestmark = pytest.mark.tf
 
@@ -62,12 +62,15 @@ def trained(tmp_path_factory):
     }
 
 
-@pytest.mark.parametrize("case", CASES, ids=cases.label)
-def test_trains_without_graphfreeze_and_finalize_is_the_same_model(case, trained):
+def test_trains_without_graphfreeze_and_finalize_is_the_same_model(trained):
+    by_label = {cases.label(case): case for case in CASES}
+    check_all(by_label, lambda name: check_trained(by_label[name], *trained[name]))
+
+
+def check_trained(case, plan, folder, answer, compared):
     from tests.end_to_end.runs import load
     from tests.helpers.variables import trainable_of, variables_by_path
 
-    plan, folder, answer, compared = trained[cases.label(case)]
     assert "error" not in answer, answer["error"]
     assert all(answer["moved"])
     held = load(folder / "out")

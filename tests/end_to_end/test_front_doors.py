@@ -6,7 +6,7 @@ import pytest
 import graphfreeze
 from tests.conftest import MODELS
 from tests.end_to_end import cases
-from tests.end_to_end.processes import elsewhere
+from tests.end_to_end.processes import check_all, elsewhere
 
 pytestmark = pytest.mark.tf
 
@@ -82,11 +82,13 @@ def sessions(tmp_path_factory):
     return {name: (root / name, [next(answers) for _ in range(3)]) for name in SESSION}
 
 
-@pytest.mark.parametrize("name", SESSION)
-def test_the_tf1_loader_restores_new_variables_and_returns_equal_outputs(name, sessions):
+def test_the_tf1_loader_restores_new_variables_and_returns_equal_outputs(sessions):
+    check_all(SESSION, lambda name: check_session(name, *sessions[name]))
+
+
+def check_session(name, folder, answers):
     from tests.helpers.compare import assert_bits_equal
 
-    folder, answers = sessions[name]
     for answer in answers:
         assert "error" not in answer, answer["error"]
         assert not set(answer["uninitialized"]) & set(answer["new"])
