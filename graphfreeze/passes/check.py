@@ -10,9 +10,6 @@ from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.prune import called_functions
 from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef
 
-_FUNCTION_ATTRIBUTES = frozenset({"f", "body", "cond", "then_branch", "else_branch", "branches", "predicate"})
-
-
 Scopes = Sequence[Scope]
 """The main graph and every function, made once for all rules."""
 
