@@ -1,0 +1,112 @@
+"""The program: its help, its commands, its entry point."""
+
+from __future__ import annotations
+
+import signal
+import sys
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Annotated, Any, TypeAlias
+
+import typer
+from typer.core import TyperCommand, TyperGroup
+
+from graphfreeze.cli import finalize, inspect, plan, rewrite
+from graphfreeze.cli.failures import PROGRAM, exit_codes
+
+HELP = """Freeze = hold variables at their values in training, NOT make them constants.
+
+graphfreeze takes a TensorFlow SavedModel, freezes chosen variables, slices or single elements, and writes a SavedModel
+that anyone can go on training, without the model's source and without graphfreeze.
+
+A selector is GLOB or GLOB[INDEX] or re:PATTERN, for example 'encoder/**', 'embeddings[:50000]', 'dense/kernel[:, 64:]'.
+The last rule that covers an element decides.
+"""
+EPILOG = (
+    "Exit codes: 0 done, 1 a bug of graphfreeze, 2 usage or spec, 3 a selector matched nothing, 4 the model holds "
+    "something unsupported, 5 verification failed, 6 input or output, 7 nothing left to train, 130 interrupted."
+)
+
+
+class Commands(TyperGroup):
+    """The command group; turns every failure into a message on stderr and an exit code."""
+
+    def make_context(self, *args: Any, **kwargs: Any) -> Any:  # noqa: D102
+        with exit_codes({}):
+            return super().make_context(*args, **kwargs)
+
+    def invoke(self, ctx: Any) -> None:  # noqa: D102
+        with exit_codes(ctx.meta):
+            super().invoke(ctx)
+            sys.stdout.flush()
+
+    def format_help(self, ctx: Any, formatter: Any) -> None:
+        """Puts the text first: its first line says which meaning of "freeze" this is."""
+        formatter.write_text(HELP.partition("\n")[0])
+        formatter.write_paragraph()
+        self.format_usage(ctx, formatter)
+        for paragraph in HELP.split("\n\n")[1:]:
+            formatter.write_paragraph()
+            with formatter.indentation():
+                formatter.write_text(paragraph)
+        self.format_options(ctx, formatter)
+        self.format_epilog(ctx, formatter)
+
+
+class Command(TyperCommand):
+    """One command; its usage line names arguments as the documentation does."""
+
+    def collect_usage_pieces(self, ctx: Any) -> list[str]:  # noqa: D102
+        return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
+
+
+app = typer.Typer(
+    cls=Commands,
+    help=HELP,
+    epilog=EPILOG,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+
+COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+    ("inspect", inspect.command),
+    ("plan", plan.command),
+    ("rewrite", rewrite.command),
+    ("finalize", finalize.command),
+)
+"""In the order of ``--help``, which is the order in which they are used."""
+
+for _name, _command in COMMANDS:
+    app.command(_name, cls=Command)(_command)
+
+
+def main() -> None:
+    """Entry point of the console script and of ``python -m graphfreeze``."""
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(AttributeError):
+            stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    # As an exception, so that what is half written is removed; without a word, as a killed program ends.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    app(prog_name=PROGRAM)
+
+
+def _print_version(value: bool) -> None:
+    if value:
+        from importlib.metadata import version
+
+        typer.echo(f"{PROGRAM} {version(PROGRAM)}")
+        raise typer.Exit
+
+
+Version: TypeAlias = Annotated[
+    bool, typer.Option("--version", callback=_print_version, is_eager=True, help="Show the version and exit.")
+]
+
+
+@app.callback(invoke_without_command=True)
+def _program(ctx: typer.Context, version: Version = False) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help(), err=True)
+        raise typer.Exit(2)
