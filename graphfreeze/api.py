@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Unpack
 
 from graphfreeze.errors import InputOutputError, UsageError
+from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.passes.execute import execute_plan
 from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
 from graphfreeze.passes.frozen_view import show_freeze
@@ -35,7 +36,8 @@ def inspect(model: PathIn, *, tags: Iterable[str] | None = None) -> Plan:
         UnsupportedModelError: a newer version rewrote the model, or its marks are damaged.
     """
     draft = open_draft(Path(model))
-    return show_freeze(draft, plan_model(draft, plan_task("inspect", tags=tags)))
+    traces = trace_model(draft)
+    return show_freeze(draft, plan_model(draft, plan_task("inspect", tags=tags), traces), traces)
 
 
 def plan(
@@ -58,7 +60,8 @@ def plan(
         InputOutputError: a file is missing or damaged.
     """
     draft = open_draft(Path(model))
-    return _plan("plan", draft, freeze, train, add, options)
+    off = _plain(draft)
+    return _plan("plan", draft, trace_model(draft), off, freeze, train, add, options)
 
 
 def rewrite(
@@ -96,14 +99,14 @@ def rewrite(
     """
     draft = open_draft(Path(model))
     check_target(draft.model, Path(out), overwrite=overwrite)
+    off = _plain(draft)
+    traces = trace_model(draft)
     if plan is None:
-        made = _plan("rewrite", draft, freeze, train, add, options)
+        made = _plan("rewrite", draft, traces, off, freeze, train, add, options)
     else:
         beside = bool(freeze or train or add or any(options.values()))
         made = replace(_given_plan(plan, beside), command="rewrite")
-        if is_rewritten(draft):
-            take_off(draft)
-    execute_plan(draft, made)
+    execute_plan(draft, made, traces)
     made = replace(made, warnings=made.warnings + keep_linked(draft, weights))
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return made
@@ -147,23 +150,36 @@ def finalize(
     kept = [v for v in off.frozen if v not in lifted]
     warnings: tuple[str, ...] = ()
     if kept:
-        again = plan_again(draft, kept, off.enabled)
-        execute_plan(draft, again)
+        traces = trace_model(draft)
+        again = plan_again(draft, traces, kept, off.enabled)
+        execute_plan(draft, again, traces)
         warnings = again.warnings
     warnings += keep_linked(draft, weights)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return Finalized(tuple(v.name for v in lifted), warnings, str(out))
 
 
-def _plan(command: str, draft: Draft, freeze: Selectors, train: Selectors, add: bool, options: PlanOptions) -> Plan:
-    """Plans on the plain model: a freeze that the model carries is taken off first (a second rewrite replaces it)."""
-    off = take_off(draft) if is_rewritten(draft) else TakenOff()
+def _plain(draft: Draft) -> TakenOff:
+    """Takes off a freeze that the model carries: a second rewrite replaces or extends it, on the plain model."""
+    return take_off(draft) if is_rewritten(draft) else TakenOff()
+
+
+def _plan(
+    command: str,
+    draft: Draft,
+    traces: Traces,
+    off: TakenOff,
+    freeze: Selectors,
+    train: Selectors,
+    add: bool,
+    options: PlanOptions,
+) -> Plan:
     task = plan_task(command, freeze, train, held=off.held if add else {}, **options)
-    plan = plan_model(draft, task)
+    plan = plan_model(draft, task, traces)
     if not add or not off.frozen:
         return plan
     return held_again(
-        draft, off, plan, as_before=task.options == replace(Options(), allow_empty=task.options.allow_empty)
+        draft, traces, off, plan, as_before=task.options == replace(Options(), allow_empty=task.options.allow_empty)
     )
 
 

@@ -57,6 +57,9 @@ class Scope:
 
     def canonical(self, text: str) -> str:
         """One text per edge, however it was written."""
+        # Nearly all edges are written that way already, and a trace asks this for every one of them.
+        if text.count(":") == (2 if self.in_function else 0):
+            return text
         return parse_ref(text, in_function=self.in_function).text
 
     def uses(self, ref: str) -> tuple[Use, ...]:
@@ -93,3 +96,25 @@ class Scope:
             parsed = parse_ref(ref, in_function=self.in_function)
             if parsed.node == node.name and not parsed.is_argument:
                 yield parsed.index, ref
+
+    def in_data_order(self) -> Iterator[NodeDef]:
+        """The nodes after the nodes that feed them, so that forwarded handles are known in time."""
+        done: set[str] = set()
+        for first in self.node_list:
+            stack = [first.name]
+            while stack:
+                name = stack[-1]
+                if name in done:
+                    stack.pop()
+                    continue
+                waiting = [
+                    p
+                    for text in self.data_inputs(self.nodes[name])
+                    if (p := text.split(":")[0]) in self.nodes and p not in done and p not in stack
+                ]
+                if waiting:
+                    stack.extend(waiting)
+                    continue
+                stack.pop()
+                done.add(name)
+                yield self.nodes[name]

@@ -7,149 +7,31 @@ per binding of its resource arguments. The result is a value; passes never searc
 Covered scopes: the main graph's calls and every concrete function of the object graph, with all functions that these
 reach (gradient functions are concrete functions too). Left out on purpose: what the saver's functions do, and a TF2
 main graph's own reads and assigns, which initialise (both are neither read nor write, see design.md). In a TF1 graph
-all uses are in the main graph; ``tf1`` says what of it initialises, saves or restores.
+all uses are in the main graph; ``tf1_trace`` finds them, and ``tf1`` says what of it initialises, saves or restores.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Literal
+from collections.abc import Iterator, Mapping
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.access import ReadAccess, direct_access, read_access
+from graphfreeze.graph.access import read_access
 from graphfreeze.graph.ops import CALLS, FORWARDS, READS, Access, CallKind, CallOp, Use, use_of
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import MAIN, Scope
-from graphfreeze.graph.tf1 import (
-    HANDLE_FORWARDS,
-    REF_FORWARDS,
-    REF_INERT,
-    REF_VARIABLES,
-    fetched_nodes,
-    ref_inputs,
-    traced_scope,
-)
-from graphfreeze.graph.variables import Variable, find_variables, is_float, is_tf2
+from graphfreeze.graph.tf1_trace import trace_tf1_main
+from graphfreeze.graph.uses import Body, Call, Callee, Key, Read, Trace, Unknown, Write
+from graphfreeze.graph.variables import find_variables, is_tf2
 from graphfreeze.savedmodel import Draft
 from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef, NodeDef
 
-Kind = Literal["weight", "statistic", "state"]
+Traces = Mapping[tuple[str, ...], Trace]
+"""The trace of every meta graph, by its tags."""
 
 
-@dataclass(frozen=True, slots=True)
-class Key:
-    """A function together with the variables that its arguments are bound to: (argument position, variable)."""
-
-    function: str
-    binding: tuple[tuple[int, int], ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Read:
-    """One read. ``slot`` is the argument position that the handle came in by, -1 in the main graph."""
-
-    variable: int
-    slot: int
-    node: str
-    op: str
-    access: ReadAccess
-
-
-@dataclass(frozen=True, slots=True)
-class Write:
-    """One op that changes a variable."""
-
-    variable: int
-    slot: int
-    node: str
-    op: str
-
-
-@dataclass(frozen=True, slots=True)
-class Unknown:
-    """A use that no table explains."""
-
-    variable: int
-    node: str
-    op: str
-    why: str
-
-
-@dataclass(frozen=True, slots=True)
-class Callee:
-    """One function that a call runs: in attribute ``attribute``, at ``index`` where that holds a list."""
-
-    attribute: str
-    index: int | None
-    key: Key
-
-
-@dataclass(frozen=True, slots=True)
-class Call:
-    """A node that runs functions and hands variables to them."""
-
-    node: str
-    op: CallOp
-    start: int
-    """First input that is passed on."""
-    offset: int
-    """Argument position of that input."""
-    slots: tuple[tuple[int, int], ...]
-    """(argument position in the callee, slot in this scope) of every handle that is passed on."""
-    callees: tuple[Callee, ...]
-
-
-@dataclass(slots=True)
-class Body:
-    """All uses of variables in one scope under one binding."""
-
-    key: Key
-    reads: list[Read] = field(default_factory=list)
-    writes: list[Write] = field(default_factory=list)
-    unknown: list[Unknown] = field(default_factory=list)
-    calls: list[Call] = field(default_factory=list)
-    kept: set[int] = field(default_factory=set)
-    """Slots whose handle is used as such: written, returned, or given to an inert op."""
-    returned: dict[int, tuple[int, int]] = field(default_factory=dict)
-    """Result position -> (variable, slot) of handles that the function gives back."""
-
-
-@dataclass(frozen=True, slots=True)
-class Trace:
-    """The variables of a meta graph and all their uses."""
-
-    variables: tuple[Variable, ...]
-    bodies: dict[Key, Body]
-    roots: dict[str, Key]
-    """Concrete function -> its key."""
-    main: Body
-    is_tf2: bool
-
-    def reads(self, variable: int) -> Iterator[tuple[str, Read]]:
-        """(function, read) of one variable."""
-        return ((b.key.function, r) for b in self.all_bodies() for r in b.reads if r.variable == variable)
-
-    def writes(self, variable: int) -> Iterator[tuple[str, Write]]:
-        """(function, write) of one variable."""
-        return ((b.key.function, w) for b in self.all_bodies() for w in b.writes if w.variable == variable)
-
-    def unknown(self, variable: int) -> Iterator[tuple[str, Unknown]]:
-        """(function, use) of one variable that no table explains."""
-        return ((b.key.function, u) for b in self.all_bodies() for u in b.unknown if u.variable == variable)
-
-    def all_bodies(self) -> Iterator[Body]:
-        """The main graph, then every function body."""
-        yield self.main
-        yield from self.bodies.values()
-
-    def kind(self, variable: Variable) -> Kind:
-        """``weight``, ``statistic`` or ``state``, in the sense of design.md."""
-        if variable.is_state or not is_float(variable.dtype) or "/graphfreeze/" in variable.name:
-            return "state"
-        if variable.trainable:
-            return "weight"
-        return "statistic" if any(True for _ in self.writes(variable.index)) else "state"
+def trace_model(draft: Draft) -> Traces:
+    """Traces every variable of every meta graph."""
+    return {tuple(m.meta_info_def.tags): trace_meta_graph(draft, m) for m in draft.model.proto.meta_graphs}
 
 
 def trace_meta_graph(draft: Draft, meta: MetaGraphDef) -> Trace:
@@ -180,7 +62,9 @@ class _Tracer:
         return Trace(self.variables, self.bodies, roots, self._main(), is_tf2(self.meta))
 
     def _main(self) -> Body:
-        return self._tf2_main() if is_tf2(self.meta) else self._tf1_main()
+        if is_tf2(self.meta):
+            return self._tf2_main()
+        return trace_tf1_main(self.meta, self.variables, self._visit, self.captured)
 
     def _tf2_main(self) -> Body:
         scope = Scope(self.meta.graph_def)
@@ -190,65 +74,12 @@ class _Tracer:
             self.meta.saver_def.save_tensor_name.split(":")[0],
         }
         body = Body(Key(MAIN))
-        for node in _in_data_order(scope):
+        for node in scope.in_data_order():
             if node.name in saver or node.op == "VarHandleOp":
                 continue
             if node.op in CALLS or node.op in FORWARDS:
                 self._visit(scope, node, handles, body)
         return body
-
-    def _tf1_main(self) -> Body:
-        scope = traced_scope(self.meta)
-        handles = {h: (v.index, -1) for v in self.variables for h in v.handles}
-        self.captured[MAIN] = fetched_nodes(self.meta)
-        refs = {h for h in handles if h in scope.nodes and scope.nodes[h].op in REF_VARIABLES}
-        body = Body(Key(MAIN))
-        for node in _in_data_order(scope):
-            texts = [scope.canonical(text) for text in scope.data_inputs(node)]
-            if any(text in refs for text in texts):
-                self._visit_ref(scope, node, texts, refs, handles, body)
-            elif node.op in HANDLE_FORWARDS and texts[0] in handles:
-                # A resource: TF1 control flow hands it on by value.
-                handles |= {scope.ref(node.name, node.op, i): handles[texts[0]] for i in range(2)}
-            else:
-                self._visit(scope, node, handles, body)
-        return body
-
-    def _visit_ref(
-        self,
-        scope: Scope,
-        node: NodeDef,
-        texts: list[str],
-        refs: set[str],
-        handles: dict[str, tuple[int, int]],
-        body: Body,
-    ) -> None:
-        """One node that takes ref variables: any op reads one where it is not a ref input that the op changes."""
-        if node.op in REF_FORWARDS:
-            source = next(text for text in texts if text in refs)
-            for i in range(2):
-                refs.add(scope.ref(node.name, node.op, i))
-                handles[scope.ref(node.name, node.op, i)] = handles[source]
-            return
-        if node.op in REF_INERT:
-            return
-        changed = ref_inputs(node.op)
-        for index, text in enumerate(texts):
-            if text not in refs:
-                continue
-            variable, slot = handles[text]
-            if index < changed:
-                body.writes.append(Write(variable, slot, node.name, node.op))
-                if index == 0:
-                    # Such an op gives the ref back: who takes it reads the new value.
-                    refs.add(scope.ref(node.name, node.op))
-                    handles[scope.ref(node.name, node.op)] = (variable, slot)
-                continue
-            if node.op == "Identity":
-                access = read_access(scope, node, Access.FULL, self.captured[MAIN])
-            else:
-                access = direct_access(scope, node, index)
-            body.reads.append(Read(variable, slot, node.name, node.op, access))
 
     def scope(self, name: str) -> Scope:
         if name not in self.scopes:
@@ -267,7 +98,7 @@ class _Tracer:
         scope = self.scope(key.function)
         handles = {scope.arguments[slot]: (variable, slot) for slot, variable in key.binding}
         body = Body(key)
-        for node in _in_data_order(scope):
+        for node in scope.in_data_order():
             self._visit(scope, node, handles, body)
         for position, output in enumerate(scope.proto.signature.output_arg):
             found = handles.get(scope.canonical(scope.proto.ret[output.name]))
@@ -391,26 +222,3 @@ def _function_names(node: NodeDef, op: CallOp) -> Iterator[tuple[str, int | None
             yield attribute, None, value.func.name
         else:
             yield from ((attribute, i, f.name) for i, f in enumerate(value.list.func))
-
-
-def _in_data_order(scope: Scope) -> Iterator[NodeDef]:
-    """Nodes after the nodes that feed them, so that forwarded handles are known in time."""
-    done: set[str] = set()
-    for first in scope.node_list:
-        stack = [first.name]
-        while stack:
-            name = stack[-1]
-            if name in done:
-                stack.pop()
-                continue
-            waiting = [
-                p
-                for text in scope.data_inputs(scope.nodes[name])
-                if (p := text.split(":")[0]) in scope.nodes and p not in done and p not in stack
-            ]
-            if waiting:
-                stack.extend(waiting)
-                continue
-            stack.pop()
-            done.add(name)
-            yield scope.nodes[name]

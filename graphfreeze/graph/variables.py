@@ -107,10 +107,11 @@ def _fold_copies(graph: Any, found: list[Variable], in_signatures: dict[int, str
     bound = {n for c in graph.concrete_functions.values() for n in c.bound_inputs}
     copies = [v for v in found if v.path.startswith(_COPIES) and v.node_id not in bound]
     kept = [v for v in found if v not in copies]
+    named = Counter(v.name for v in kept)
     joined: list[Variable] = []
     for variable in kept:
         own = [c for c in copies if in_signatures.get(variable.node_id or 0) in c.handles]
-        if not own and sum(k.name == variable.name for k in kept) == 1:
+        if not own and named[variable.name] == 1:
             same = (variable.name, variable.dtype, variable.shape)
             own = [c for c in copies if (c.name, c.dtype, c.shape) == same]
         copies = [c for c in copies if c not in own]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from graphfreeze.errors import InternalError
-from graphfreeze.passes.check import broken_rules, signed
+from graphfreeze.passes.check import Invariants
 from graphfreeze.passes.flags import set_flags
 from graphfreeze.passes.functions import rewrite_functions
 from graphfreeze.passes.info import add_info
@@ -34,17 +34,18 @@ def run_pipeline(work: Work) -> None:
     Raises:
         InternalError: a pass broke an invariant that the source kept; names it, the place and the passes before it.
     """
-    before = set(broken_rules(work.meta))
+    invariants = Invariants(work.meta)
     done: list[str] = []
     for name, run in PIPELINE:
         # What a pass leaves as it was is looked into once, and all of it again at the end.
-        whole = signed(work.meta) if not before and name != PIPELINE[-1][0] else set()
+        invariants.remember()
         run(work)
-        for rule, place in broken_rules(work.meta, whole):
-            if (rule, place) not in before:
-                raise InternalError(
-                    f"Pass '{name}' broke the rule '{rule}': {place}. Passes run before: "
-                    f"{', '.join(done) or 'none'}. This is a bug in graphfreeze; please report it with the output of "
-                    "graphfreeze plan --json"
-                )
+        broken = invariants.first_broken(whole=name == PIPELINE[-1][0])
+        if broken is not None:
+            rule, place = broken
+            raise InternalError(
+                f"Pass '{name}' broke the rule '{rule}': {place}. Passes run before: "
+                f"{', '.join(done) or 'none'}. This is a bug in graphfreeze; please report it with the output of "
+                "graphfreeze plan --json"
+            )
         done.append(name)

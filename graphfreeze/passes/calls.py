@@ -11,7 +11,7 @@ from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.ops import CallKind
 from graphfreeze.graph.refs import attr_of, is_control
 from graphfreeze.graph.scope import Scope
-from graphfreeze.graph.trace import Call
+from graphfreeze.graph.uses import Call
 from graphfreeze.passes.needs import Layout, Mode
 from graphfreeze.passes.reads import merge_before
 from graphfreeze.passes.signature import Arguments, Typed, note_slot

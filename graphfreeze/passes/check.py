@@ -13,6 +13,9 @@ from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef
 Scopes = Sequence[Scope]
 """The main graph and every function, made once for all rules."""
 
+Signed = tuple[str, int, int]
+"""Name, nodes and arguments of a function."""
+
 
 def _where(scope: Scope) -> str:
     return f"function '{scope.name}'" if scope.in_function else "the main graph"
@@ -90,8 +93,8 @@ RULES: dict[str, Callable[[MetaGraphDef, Scopes], Iterator[str]]] = {
 }
 
 
-def broken_rules(meta: MetaGraphDef, whole: Collection[tuple[str, int]] = ()) -> Iterator[tuple[str, str]]:
-    """(rule, place) of everything that is broken. Functions in ``whole`` (see ``signed``) are not looked into again."""
+def broken_rules(meta: MetaGraphDef, whole: Collection[Signed] = ()) -> Iterator[tuple[str, str]]:
+    """(rule, place) of everything that is broken. Functions in ``whole`` are not looked into."""
     unseen = [f for f in meta.graph_def.library.function if not whole or _sign(f) not in whole]
     scopes = [Scope(meta.graph_def), *(Scope(f) for f in unseen)]
     for rule, check in RULES.items():
@@ -99,10 +102,27 @@ def broken_rules(meta: MetaGraphDef, whole: Collection[tuple[str, int]] = ()) ->
             yield rule, place
 
 
-def signed(meta: MetaGraphDef) -> set[tuple[str, int]]:
-    """Name and size of every function: passes give a changed function a new name."""
-    return {_sign(f) for f in meta.graph_def.library.function}
+class Invariants:
+    """The rules that a meta graph kept before passes ran on it, and must keep after each."""
+
+    def __init__(self, meta: MetaGraphDef) -> None:
+        self._meta, self._source = meta, meta.SerializeToString()
+        self._kept: set[Signed] = set()
+
+    def remember(self) -> None:
+        """What is not changed from here on is not looked into by the next ``first_broken``."""
+        self._kept = {_sign(f) for f in self._meta.graph_def.library.function}
+
+    def first_broken(self, *, whole: bool = False) -> tuple[str, str] | None:
+        """(rule, place) of something that is broken and was not at first; ``whole`` looks into all functions."""
+        broken = list(broken_rules(self._meta, set() if whole else self._kept))
+        if not broken:
+            return None
+        # Seldom: models in which something was broken before are looked into as they were.
+        before = set(broken_rules(type(self._meta).FromString(self._source)))
+        return next((found for found in broken if found not in before), None)
 
 
-def _sign(function: FunctionDef) -> tuple[str, int]:
-    return function.signature.name, function.ByteSize()
+def _sign(function: FunctionDef) -> Signed:
+    """What tells a function that a pass left alone: passes give a changed one a new name, or add nodes to it."""
+    return function.signature.name, len(function.node_def), len(function.signature.input_arg)

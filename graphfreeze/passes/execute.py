@@ -6,7 +6,8 @@ import copy
 
 from graphfreeze.errors import UnsupportedModelError, UsageError
 from graphfreeze.graph.ops import Access
-from graphfreeze.graph.trace import Trace, trace_meta_graph
+from graphfreeze.graph.trace import Traces, trace_model
+from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import is_float
 from graphfreeze.lowering.merge import build_merge
 from graphfreeze.passes import run_pipeline
@@ -15,8 +16,8 @@ from graphfreeze.planning.plan import Plan, VariablePlan
 from graphfreeze.savedmodel import Draft, digest
 
 
-def execute_plan(draft: Draft, plan: Plan) -> None:
-    """Rewrites the draft's meta graphs as planned.
+def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None:
+    """Rewrites the draft's meta graphs as planned; traces them where ``traces`` is not given.
 
     Raises:
         UsageError: the plan was made for another model.
@@ -27,6 +28,7 @@ def execute_plan(draft: Draft, plan: Plan) -> None:
             f"The plan was made for another model: its source '{plan.model}' has digest {plan.digest[:12]}, "
             f"'{draft.model.directory}' has {digest(draft.model)[:12]}. Plan again with: graphfreeze plan MODEL ..."
         )
+    traces = traces or trace_model(draft)
     by_tags = {tuple(m.meta_info_def.tags): m for m in draft.model.proto.meta_graphs}
     for planned in plan.meta_graphs:
         if not planned.touched():
@@ -34,7 +36,7 @@ def execute_plan(draft: Draft, plan: Plan) -> None:
         for variable in planned.touched():
             _refuse_writes(variable, planned.label(variable))
         meta = by_tags[planned.tags]
-        trace = trace_meta_graph(draft, meta)
+        trace = traces[planned.tags]
         merges = {
             index: build_merge(variable, _paths(trace, index))
             for index, variable in enumerate(planned.variables)

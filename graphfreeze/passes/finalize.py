@@ -17,9 +17,10 @@ from graphfreeze.errors import InputOutputError, InternalError, UnsupportedModel
 from graphfreeze.graph.ops import CALLS
 from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Scope
-from graphfreeze.graph.trace import Trace, trace_meta_graph
+from graphfreeze.graph.trace import trace_meta_graph
+from graphfreeze.graph.uses import Trace
 from graphfreeze.lowering.facts import Fact
-from graphfreeze.passes.check import broken_rules
+from graphfreeze.passes.check import Invariants
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
 from graphfreeze.passes.marks import Frozen, Marks, has_marks, is_ours, read_marks
 from graphfreeze.passes.prune import remove_unreachable
@@ -93,15 +94,15 @@ def take_off(draft: Draft) -> TakenOff:
     for meta in draft.model.proto.meta_graphs:
         if not has_marks(meta):
             continue
-        before = set(broken_rules(meta))
+        invariants = Invariants(meta)
         off = _take_off(draft, meta)
         frozen += off.frozen
         enabled |= off.enabled
-        for rule, place in broken_rules(meta):
-            if (rule, place) not in before:
-                raise InternalError(
-                    f"finalize broke the rule '{rule}': {place}. This is a bug in graphfreeze; please report it"
-                )
+        if (broken := invariants.first_broken(whole=True)) is not None:
+            rule, place = broken
+            raise InternalError(
+                f"finalize broke the rule '{rule}': {place}. This is a bug in graphfreeze; please report it"
+            )
     _restore_metadata(draft)
     if draft.model.bundle is not None and unused_bytes(draft.model.bundle, draft.drop | set(draft.put)) > 0:
         draft.repack = True

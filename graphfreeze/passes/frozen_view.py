@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from graphfreeze.graph.trace import trace_meta_graph
+from graphfreeze.graph.trace import Traces
 from graphfreeze.passes.marks import Frozen, Marks, has_marks, read_marks
 from graphfreeze.planning import Plan
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
@@ -17,7 +17,7 @@ from graphfreeze.selection import Copy, Strategy
 _ADAM_SLOTS = 2
 
 
-def show_freeze(draft: Draft, plan: Plan) -> Plan:
+def show_freeze(draft: Draft, plan: Plan, traces: Traces) -> Plan:
     """The plan of a model with the freeze that its meta graphs carry written into it.
 
     Raises:
@@ -25,8 +25,9 @@ def show_freeze(draft: Draft, plan: Plan) -> Plan:
     """
     found: dict[tuple[str, ...], Marks] = {}
     for meta in draft.model.proto.meta_graphs:
+        tags = tuple(meta.meta_info_def.tags)
         if has_marks(meta):
-            found[tuple(meta.meta_info_def.tags)] = read_marks(draft, meta, trace_meta_graph(draft, meta))
+            found[tags] = read_marks(draft, meta, traces[tags])
     metas = (_marked(m, found[m.tags]) if m.tags in found else m for m in plan.meta_graphs)
     return replace(plan, meta_graphs=tuple(metas))
 

@@ -15,7 +15,7 @@ import json
 from graphfreeze.graph.attrs import ORIGIN, bytes_attr
 from graphfreeze.graph.names import FreshNames, changed_function_name
 from graphfreeze.graph.scope import Scope
-from graphfreeze.graph.trace import Body, Key
+from graphfreeze.graph.uses import Body, Key
 from graphfreeze.passes.calls import rewire_call
 from graphfreeze.passes.needs import Layout, Mode, NeedsAnalysis, layout_of
 from graphfreeze.passes.reads import rewire_reads, take_value

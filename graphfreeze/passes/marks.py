@@ -20,7 +20,7 @@ from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.attrs import ADDED, FACT, REPLACES, tensor_value
 from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
-from graphfreeze.graph.trace import Body, Trace
+from graphfreeze.graph.uses import Body, Trace
 from graphfreeze.lowering.facts import Fact, check_format, read_fact
 from graphfreeze.passes.info import INFO, INFO_FUNCTION
 from graphfreeze.passes.variables import CHILD

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from graphfreeze.graph.ops import Access, CallKind
-from graphfreeze.graph.trace import Call, Key, Trace
+from graphfreeze.graph.uses import Call, Key, Trace
 from graphfreeze.lowering.merge import Merge
 from graphfreeze.passes.state import StorageKey
 

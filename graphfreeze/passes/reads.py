@@ -14,7 +14,7 @@ from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.ops import Access
 from graphfreeze.graph.refs import attr_of, is_control
 from graphfreeze.graph.scope import Scope, Use
-from graphfreeze.graph.trace import Body, Read
+from graphfreeze.graph.uses import Body, Read
 from graphfreeze.lowering.emitter import Emitter, control_inputs
 from graphfreeze.lowering.facts import fact
 from graphfreeze.lowering.full import merge_full

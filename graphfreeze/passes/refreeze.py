@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import replace
 
 from graphfreeze.errors import NoMatchError, UsageError
+from graphfreeze.graph.trace import Traces
 from graphfreeze.passes.finalize import Lifted, TakenOff
 from graphfreeze.planning import Options, Plan, Task, plan_model
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
@@ -40,7 +41,7 @@ def matching(globs: Sequence[str], frozen: Sequence[Lifted]) -> list[Lifted]:
     return found
 
 
-def plan_again(draft: Draft, kept: Collection[Lifted], enabled: Collection[str]) -> Plan:
+def plan_again(draft: Draft, traces: Traces, kept: Collection[Lifted], enabled: Collection[str]) -> Plan:
     """The plan that holds these variables as they were held before, each by its own strategy."""
     groups: dict[Options, dict[str, Region]] = {}
     for lifted in kept:
@@ -49,8 +50,8 @@ def plan_again(draft: Draft, kept: Collection[Lifted], enabled: Collection[str])
         kind = Copy.SNAPSHOT if fact.copy is None else Copy(fact.copy)
         options = Options(strategy, kind, fact.strict, allow_empty=True)
         groups.setdefault(options, {})[lifted.path] = lifted.region
-    plans = [plan_model(draft, Task("rewrite", options=o, held=held)) for o, held in groups.items()]
-    plan = plans[0] if plans else plan_model(draft, Task("rewrite"))
+    plans = [plan_model(draft, Task("rewrite", options=o, held=held), traces) for o, held in groups.items()]
+    plan = plans[0] if plans else plan_model(draft, Task("rewrite"), traces)
     for other in plans[1:]:
         plan = _joined(plan, other)
     return turn_on(plan, enabled)
@@ -72,10 +73,10 @@ def turn_on(plan: Plan, enabled: Collection[str]) -> Plan:
     return _mapped(plan, lambda v: replace(v, enabled=True) if v.path in enabled else v)
 
 
-def held_again(draft: Draft, off: TakenOff, plan: Plan, *, as_before: bool) -> Plan:
+def held_again(draft: Draft, traces: Traces, off: TakenOff, plan: Plan, *, as_before: bool) -> Plan:
     """Completes the plan of ``--add``; ``as_before`` where the call asks for no strategy of its own."""
     plan = turn_on(plan, off.enabled)
-    return extended(plan, plan_again(draft, off.frozen, off.enabled)) if as_before else plan
+    return extended(plan, plan_again(draft, traces, off.frozen, off.enabled)) if as_before else plan
 
 
 def _joined(plan: Plan, other: Plan) -> Plan:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from graphfreeze.graph.names import FreshNames
-from graphfreeze.graph.trace import Trace
+from graphfreeze.graph.uses import Trace
 from graphfreeze.lowering.merge import Merge, NewVariable
 from graphfreeze.planning.plan import MetaGraphPlan
 from graphfreeze.savedmodel import Draft

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from graphfreeze.graph.trace import Trace
+from graphfreeze.graph.uses import Trace
 from graphfreeze.passes.marks import Frozen, Holder, Marks
 from graphfreeze.savedmodel import children
 from graphfreeze.savedmodel.protos import Message

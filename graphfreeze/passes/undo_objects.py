@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Collection
 from typing import Any
 
-from graphfreeze.graph.trace import Trace
+from graphfreeze.graph.uses import Trace
 from graphfreeze.passes.marks import Marks
 from graphfreeze.passes.undo_lists import Objects, restore_lists
 from graphfreeze.passes.undo_signature import remove_entries

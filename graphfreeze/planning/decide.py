@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import NothingToTrainError, UnsupportedModelError
-from graphfreeze.graph.trace import Trace
+from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable, element_bytes, is_float
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
 from graphfreeze.planning.strategy import Request, decide

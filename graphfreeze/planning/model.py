@@ -6,7 +6,8 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphfreeze.errors import UnsupportedModelError, UsageError
-from graphfreeze.graph.trace import Trace, trace_meta_graph
+from graphfreeze.graph.trace import Traces, trace_model
+from graphfreeze.graph.uses import Trace
 from graphfreeze.planning.decide import Options, Source, plan_meta_graph
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
 from graphfreeze.savedmodel import Draft, digest
@@ -29,18 +30,19 @@ class Task:
     """Regions that are frozen already, by object path; the rules extend them."""
 
 
-def plan_model(draft: Draft, task: Task, warnings: Sequence[str] = ()) -> Plan:
-    """Plans every meta graph of the model that ``task`` names.
+def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
+    """Plans every meta graph of the model that ``task`` names; traces them where ``traces`` is not given.
 
     Raises:
         UsageError: no meta graph has these tags, or one that is left out reads a variable that changes its storage.
     """
     planned: list[MetaGraphPlan] = []
-    found = list(warnings)
+    found: list[str] = []
+    traces = traces or trace_model(draft)
     left_out: list[tuple[tuple[str, ...], Trace]] = []
     for meta in draft.model.proto.meta_graphs:
         tags = tuple(meta.meta_info_def.tags)
-        trace = trace_meta_graph(draft, meta)
+        trace = traces[tags]
         if task.tags is not None and task.tags != set(tags):
             left_out.append((tags, trace))
             continue

@@ -4,7 +4,8 @@ from pathlib import Path
 
 from graphfreeze.graph.attrs import shape_attr, shape_proto
 from graphfreeze.graph.scope import Scope
-from graphfreeze.graph.trace import Trace, trace_meta_graph
+from graphfreeze.graph.trace import trace_meta_graph
+from graphfreeze.graph.uses import Trace
 from graphfreeze.savedmodel import DTYPE_NUMBERS, Draft, SavedModel, protos
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, MetaGraphDef, NodeDef
 

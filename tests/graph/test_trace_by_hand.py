@@ -4,7 +4,7 @@ import pytest
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.ops import Access
-from graphfreeze.graph.trace import Key
+from graphfreeze.graph.uses import Key
 from tests.graph.protos import (
     BOOL,
     FLOAT,

@@ -1,0 +1,85 @@
+"""The trace of a TF1 main graph: ref variables are values to every op, and control flow hands handles on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from graphfreeze.graph.access import direct_access, read_access
+from graphfreeze.graph.ops import Access
+from graphfreeze.graph.scope import MAIN, Scope
+from graphfreeze.graph.tf1 import (
+    HANDLE_FORWARDS,
+    REF_FORWARDS,
+    REF_INERT,
+    REF_VARIABLES,
+    fetched_nodes,
+    ref_inputs,
+    traced_scope,
+)
+from graphfreeze.graph.uses import Body, Key, Read, Write
+from graphfreeze.graph.variables import Variable
+from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
+
+Handles = dict[str, tuple[int, int]]
+"""Edge -> (variable, slot)."""
+
+
+def trace_tf1_main(
+    meta: MetaGraphDef,
+    variables: Iterable[Variable],
+    visit: Callable[[Scope, NodeDef, Handles, Body], None],
+    captured: dict[str, set[str]],
+) -> Body:
+    """All uses in the main graph; ``visit`` handles nodes that take resource handles."""
+    scope = traced_scope(meta)
+    handles = {h: (v.index, -1) for v in variables for h in v.handles}
+    captured[MAIN] = fetched_nodes(meta)
+    refs = {h for h in handles if h in scope.nodes and scope.nodes[h].op in REF_VARIABLES}
+    body = Body(Key(MAIN))
+    for node in scope.in_data_order():
+        texts = [scope.canonical(text) for text in scope.data_inputs(node)]
+        if any(text in refs for text in texts):
+            _visit_ref(scope, node, texts, refs, handles, body, captured[MAIN])
+        elif node.op in HANDLE_FORWARDS and texts[0] in handles:
+            # A resource: TF1 control flow hands it on by value.
+            handles |= {scope.ref(node.name, node.op, i): handles[texts[0]] for i in range(2)}
+        else:
+            visit(scope, node, handles, body)
+    return body
+
+
+def _visit_ref(
+    scope: Scope,
+    node: NodeDef,
+    texts: list[str],
+    refs: set[str],
+    handles: Handles,
+    body: Body,
+    fetched: set[str],
+) -> None:
+    """One node that takes ref variables: any op reads one where it is not a ref input that the op changes."""
+    if node.op in REF_FORWARDS:
+        source = next(text for text in texts if text in refs)
+        for i in range(2):
+            refs.add(scope.ref(node.name, node.op, i))
+            handles[scope.ref(node.name, node.op, i)] = handles[source]
+        return
+    if node.op in REF_INERT:
+        return
+    changed = ref_inputs(node.op)
+    for index, text in enumerate(texts):
+        if text not in refs:
+            continue
+        variable, slot = handles[text]
+        if index < changed:
+            body.writes.append(Write(variable, slot, node.name, node.op))
+            if index == 0:
+                # Such an op gives the ref back: who takes it reads the new value.
+                refs.add(scope.ref(node.name, node.op))
+                handles[scope.ref(node.name, node.op)] = (variable, slot)
+            continue
+        if node.op == "Identity":
+            access = read_access(scope, node, Access.FULL, fetched)
+        else:
+            access = direct_access(scope, node, index)
+        body.reads.append(Read(variable, slot, node.name, node.op, access))

@@ -1,0 +1,128 @@
+"""What a trace finds: every use of every variable, as values that passes read and never search for again."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Literal
+
+from graphfreeze.graph.access import ReadAccess
+from graphfreeze.graph.ops import CallOp
+from graphfreeze.graph.variables import Variable, is_float
+
+Kind = Literal["weight", "statistic", "state"]
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A function together with the variables that its arguments are bound to: (argument position, variable)."""
+
+    function: str
+    binding: tuple[tuple[int, int], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Read:
+    """One read. ``slot`` is the argument position that the handle came in by, -1 in the main graph."""
+
+    variable: int
+    slot: int
+    node: str
+    op: str
+    access: ReadAccess
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One op that changes a variable."""
+
+    variable: int
+    slot: int
+    node: str
+    op: str
+
+
+@dataclass(frozen=True, slots=True)
+class Unknown:
+    """A use that no table explains."""
+
+    variable: int
+    node: str
+    op: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class Callee:
+    """One function that a call runs: in attribute ``attribute``, at ``index`` where that holds a list."""
+
+    attribute: str
+    index: int | None
+    key: Key
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A node that runs functions and hands variables to them."""
+
+    node: str
+    op: CallOp
+    start: int
+    """First input that is passed on."""
+    offset: int
+    """Argument position of that input."""
+    slots: tuple[tuple[int, int], ...]
+    """(argument position in the callee, slot in this scope) of every handle that is passed on."""
+    callees: tuple[Callee, ...]
+
+
+@dataclass(slots=True)
+class Body:
+    """All uses of variables in one scope under one binding."""
+
+    key: Key
+    reads: list[Read] = field(default_factory=list)
+    writes: list[Write] = field(default_factory=list)
+    unknown: list[Unknown] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    kept: set[int] = field(default_factory=set)
+    """Slots whose handle is used as such: written, returned, or given to an inert op."""
+    returned: dict[int, tuple[int, int]] = field(default_factory=dict)
+    """Result position -> (variable, slot) of handles that the function gives back."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trace:
+    """The variables of a meta graph and all their uses."""
+
+    variables: tuple[Variable, ...]
+    bodies: dict[Key, Body]
+    roots: dict[str, Key]
+    """Concrete function -> its key."""
+    main: Body
+    is_tf2: bool
+
+    def reads(self, variable: int) -> Iterator[tuple[str, Read]]:
+        """(function, read) of one variable."""
+        return ((b.key.function, r) for b in self.all_bodies() for r in b.reads if r.variable == variable)
+
+    def writes(self, variable: int) -> Iterator[tuple[str, Write]]:
+        """(function, write) of one variable."""
+        return ((b.key.function, w) for b in self.all_bodies() for w in b.writes if w.variable == variable)
+
+    def unknown(self, variable: int) -> Iterator[tuple[str, Unknown]]:
+        """(function, use) of one variable that no table explains."""
+        return ((b.key.function, u) for b in self.all_bodies() for u in b.unknown if u.variable == variable)
+
+    def all_bodies(self) -> Iterator[Body]:
+        """The main graph, then every function body."""
+        yield self.main
+        yield from self.bodies.values()
+
+    def kind(self, variable: Variable) -> Kind:
+        """``weight``, ``statistic`` or ``state``, in the sense of design.md."""
+        if variable.is_state or not is_float(variable.dtype) or "/graphfreeze/" in variable.name:
+            return "state"
+        if variable.trainable:
+            return "weight"
+        return "statistic" if any(True for _ in self.writes(variable.index)) else "state"
