@@ -1,6 +1,6 @@
 """``python -m graphfreeze``."""
 
-from graphfreeze.cli import main
+from graphfreeze.cli import run
 
 if __name__ == "__main__":
-    main()
+    run()

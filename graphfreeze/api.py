@@ -100,15 +100,16 @@ def rewrite(
     draft = open_draft(Path(model))
     check_target(draft.model, Path(out), overwrite=overwrite)
     off = _plain(draft)
-    traces = trace_model(draft)
-    if plan is None:
-        made = _plan("rewrite", draft, traces, off, freeze, train, add, options)
-    else:
-        beside = bool(freeze or train or add or any(options.values()))
-        made = replace(_given_plan(plan, beside), command="rewrite")
-    execute_plan(draft, made, traces)
-    made = replace(made, warnings=made.warnings + keep_linked(draft, weights))
-    draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
+    with draft.copying(Path(out), weights):
+        traces = trace_model(draft)
+        if plan is None:
+            made = _plan("rewrite", draft, traces, off, freeze, train, add, options)
+        else:
+            beside = bool(freeze or train or add or any(options.values()))
+            made = replace(_given_plan(plan, beside), command="rewrite")
+        execute_plan(draft, made, traces)
+        made = replace(made, warnings=made.warnings + keep_linked(draft, weights))
+        draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return made
 
 

@@ -19,7 +19,7 @@ from graphfreeze.planning.plan import (
     WriteRecord,
 )
 from graphfreeze.report.layout import printable, wrapped
-from graphfreeze.report.plans import human_bytes
+from graphfreeze.report.plans import human_bytes, render_plan
 from graphfreeze.selection import whole_region
 
 
@@ -70,7 +70,7 @@ def plan(command="plan", metas=(META,), warnings=()):
 
 
 def text(*args, **options):
-    return "\n".join(line.plain for line in report.render_plan(*args, **options)) + "\n"
+    return "\n".join(line.plain for line in render_plan(*args, **options)) + "\n"
 
 
 PLAN_60 = """\

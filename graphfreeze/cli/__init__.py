@@ -5,6 +5,6 @@ the start (numpy, protobuf, rich) is imported inside the commands, so that ``--h
 ``tests/test_cli.py`` holds that.
 """
 
-from graphfreeze.cli.program import app, main
+from graphfreeze.cli.program import app, main, run
 
-__all__ = ["app", "main"]
+__all__ = ["app", "main", "run"]

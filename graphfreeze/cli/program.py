@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -82,8 +84,27 @@ for _name, _command in COMMANDS:
     app.command(_name, cls=Command)(_command)
 
 
+def run() -> None:
+    """Entry point of the console script and of ``python -m graphfreeze``: a process that does one thing and ends."""
+    # One command makes few cycles and no use of linear algebra, for which numpy would start a thread per core.
+    gc.set_threshold(100_000)
+    os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
+    code: object = 0
+    try:
+        main()
+    except SystemExit as stop:
+        code = 0 if stop.code is None else stop.code
+    if not isinstance(code, int):
+        sys.exit(code)  # type: ignore[arg-type]
+    for stream in (sys.stdout, sys.stderr):
+        with suppress(OSError, ValueError):
+            stream.flush()
+    # Everything is written, synced and cleaned up; taking a large model apart again would only take time.
+    os._exit(code)
+
+
 def main() -> None:
-    """Entry point of the console script and of ``python -m graphfreeze``."""
+    """The program, for a process that goes on; ends in ``SystemExit``."""
     for stream in (sys.stdout, sys.stderr):
         with suppress(AttributeError):
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]

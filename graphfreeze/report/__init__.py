@@ -1,4 +1,7 @@
-"""Shows plans and messages to people; the only place that knows how output looks."""
+"""Shows plans and messages to people; the only place that knows how output looks.
+
+What draws with rich is imported where something is shown: a quiet command that goes well shows nothing.
+"""
 
 from __future__ import annotations
 
@@ -8,19 +11,14 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, TextIO
 
-from rich.console import Console
-from rich.text import Text
-
-from graphfreeze.report.layout import printable, wrapped
-from graphfreeze.report.plans import render_plan
-
 if TYPE_CHECKING:
+    from rich.text import Text
+
     from graphfreeze.planning.plan import Plan
 
 __all__ = [
     "copy_progress",
     "render_message",
-    "render_plan",
     "stream_width",
     "write_lines",
     "write_message",
@@ -31,11 +29,15 @@ __all__ = [
 
 def write_plan(plan: Plan, *, verbose: bool = False, quiet: bool = False) -> None:
     """Writes the report of a plan to stdout."""
+    from graphfreeze.report.plans import render_plan
+
     write_lines(render_plan(plan, width=stream_width(sys.stdout), verbose=verbose, quiet=quiet), sys.stdout)
 
 
 def write_restored(names: Sequence[str], *, verbose: bool = False) -> None:
     """Writes to stdout which variables ``finalize`` restored; their names only with ``verbose``."""
+    from graphfreeze.report.layout import printable, wrapped
+
     width = stream_width(sys.stdout)
     count = "1 variable" if len(names) == 1 else f"{len(names):,} variables"
     lines = wrapped(f"restored {count}{':' if verbose and names else ''}", width, style="bold")
@@ -51,6 +53,8 @@ def write_message(label: str, message: str, *, style: str = "") -> None:
 
 def render_message(label: str, message: str, *, width: int | None, style: str = "") -> list[Text]:
     """``label: message`` as lines of at most ``width`` columns."""
+    from graphfreeze.report.layout import printable, wrapped
+
     lines: list[Text] = []
     for number, line in enumerate(message.splitlines() or [""]):
         text = f"{label}: {printable(line)}" if number == 0 and label else printable(line)
@@ -62,6 +66,8 @@ def render_message(label: str, message: str, *, width: int | None, style: str = 
 
 def write_lines(lines: Iterable[Text], stream: TextIO) -> None:
     """Writes lines as they are, with colours only where the stream is a terminal and ``NO_COLOR`` is unset."""
+    from rich.console import Console
+
     console = Console(
         file=stream,
         color_system=None if os.environ.get("NO_COLOR") else "auto",
@@ -84,6 +90,7 @@ def copy_progress(*, quiet: bool = False) -> Iterator[Callable[[int, int], None]
     if quiet or not sys.stderr.isatty():
         yield None
         return
+    from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn
 
     progress = Progress(

@@ -18,6 +18,7 @@ from typing import BinaryIO, Literal, TypeAlias
 import numpy as np
 
 from graphfreeze.errors import InputOutputError, InternalError
+from graphfreeze.savedmodel.ahead import ShardCopies
 from graphfreeze.savedmodel.bundle import Array, Bundle, index_path, key_bytes, shard_path
 from graphfreeze.savedmodel.checksum import Buffer, extend, mask
 from graphfreeze.savedmodel.dtypes import DT_STRING, NUMPY_DTYPES, base_dtype, dtype_number
@@ -70,11 +71,12 @@ def write_bundle(
     weights: Weights = "copy",
     progress: Progress | None = None,
     protect: bool = True,
+    copies: ShardCopies | None = None,
 ) -> WrittenBundle:
     """Writes a bundle with the source's tensors but ``drop``, and those in ``put`` (which replace).
 
     With ``weights="link"`` the source's shards get a second name instead of a copy; both names are read-only from then
-    on, unless ``protect`` leaves that to the caller.
+    on, unless ``protect`` leaves that to the caller. ``copies`` are copies of the shards that were begun before.
     """
     _check_request(prefix, source, put, drop)
     old_shards = source.header.num_shards if source is not None else 0
@@ -83,19 +85,23 @@ def write_bundle(
     entries = _kept_entries(source, put, drop)
     sizes = source.shard_sizes() if source is not None else {}
     meter = _Meter(progress, (sum(sizes.values()) if weights == "copy" else 0) + sum(map(_size, new.values())))
-    files = [shard_path(prefix, shard, shards) for shard in sizes]
-    linked = files.copy() if weights == "link" else []
-    for shard, target in zip(sizes, files, strict=True):
-        assert source is not None
-        if weights == "link":
-            link_file(source.shard_path(shard), target)
-        else:
-            copy_file(source.shard_path(shard), target, meter.tick)
+    old_files = [shard_path(prefix, shard, shards) for shard in sizes]
+    files = old_files.copy()
     if shards > old_shards:
         files.append(shard_path(prefix, old_shards, shards))
         with _NewShard(files[-1]) as writer:
             entries |= _write_tensors(writer, old_shards, new, source, meter)
     files.append(_write_index(prefix, source, shards, entries))
+    # Last, because copies that were begun before may still be under way.
+    for shard, target in zip(sizes, old_files, strict=True):
+        assert source is not None
+        if weights == "link":
+            link_file(source.shard_path(shard), target)
+        elif copies is not None:
+            copies.take(shard, target, meter.tick)
+        else:
+            copy_file(source.shard_path(shard), target, meter.tick)
+    linked = old_files if weights == "link" else []
     if protect:
         protect_files(linked)
     return WrittenBundle(tuple(files), tuple(linked))

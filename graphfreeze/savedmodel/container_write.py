@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from graphfreeze.errors import InputOutputError, InternalError
+from graphfreeze.savedmodel.ahead import ShardCopies
 from graphfreeze.savedmodel.bundle_write import (
     Progress,
     Put,
@@ -40,6 +41,7 @@ def write_saved_model(
     extra_files: Mapping[str, bytes] | None = None,
     omit: Collection[str] = (),
     progress: Progress | None = None,
+    copies: ShardCopies | None = None,
 ) -> None:
     """Writes ``model`` to the new directory ``target``; a SavedModel there is replaced only with ``overwrite``.
 
@@ -55,7 +57,7 @@ def write_saved_model(
         for path, data in (extra_files or {}).items():
             _write_extra(staging, Path(path), data)
         if model.bundle is not None or put:
-            linked += _write_variables(model, staging, put or {}, drop, weights, repack, progress)
+            linked += _write_variables(model, staging, put or {}, drop, weights, repack, progress, copies)
         # Last, so that whatever an interrupted run leaves behind is no model to any loader.
         write_file(staging / PROTO_FILE, serialize(model.proto))
         _sync_tree(staging)
@@ -136,6 +138,7 @@ def _write_variables(
     weights: Weights,
     repack: bool,
     progress: Progress | None,
+    copies: ShardCopies | None,
 ) -> tuple[Path, ...]:
     """Writes the checkpoint; returns the data shards that are hard links."""
     prefix = staging / VARIABLES_PREFIX
@@ -144,7 +147,14 @@ def _write_variables(
         written = repack_bundle(prefix, model.bundle, put=put, drop=drop, progress=progress)
     else:
         written = write_bundle(
-            prefix, source=model.bundle, put=put, drop=drop, weights=weights, progress=progress, protect=False
+            prefix,
+            source=model.bundle,
+            put=put,
+            drop=drop,
+            weights=weights,
+            progress=progress,
+            protect=False,
+            copies=copies,
         )
     return written.linked
 

@@ -6,11 +6,14 @@ checkpoint's object graph is parsed once and written back where it was changed.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 
+from graphfreeze.savedmodel.ahead import ShardCopies
 from graphfreeze.savedmodel.bundle import Array
 from graphfreeze.savedmodel.bundle_write import Progress, Put, StoredTensor, StreamedTensor, Weights
 from graphfreeze.savedmodel.container import SavedModel, read_saved_model
@@ -32,6 +35,7 @@ class Draft:
     extra_files: dict[str, bytes] = field(default_factory=dict)
     repack: bool = False
     """Whether the weights are written anew as one shard without gaps."""
+    _copies: ShardCopies | None = None
 
     def keys(self) -> frozenset[str]:
         """Checkpoint keys that hold a tensor."""
@@ -59,6 +63,18 @@ class Draft:
             raise KeyError(key)
         return self.model.bundle.shape(value.key if value is not None else key)
 
+    @contextmanager
+    def copying(self, target: Path, weights: Weights) -> Iterator[None]:
+        """Copies the weights in the background while the block plans, changes and at last writes the model."""
+        if weights == "copy" and not self.repack and self.model.bundle is not None:
+            self._copies = ShardCopies(self.model.bundle, target)
+        try:
+            yield
+        finally:
+            if self._copies is not None:
+                self._copies.close()
+                self._copies = None
+
     def write(
         self, target: Path, *, weights: Weights = "copy", overwrite: bool = False, progress: Progress | None = None
     ) -> None:
@@ -78,6 +94,7 @@ class Draft:
             extra_files=dict(self.extra_files),
             omit=self.omit,
             progress=progress,
+            copies=self._copies,
         )
 
 

@@ -20,8 +20,6 @@ The last rule that covers an element decides, so order matters; it is file order
 
 from __future__ import annotations
 
-import difflib
-import tomllib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -181,6 +179,8 @@ def make_rule(verb: Verb, text: str, base_dir: Path, origin: str = "") -> Rule:
 
 
 def _read_toml(path: Path) -> dict[str, object]:
+    import tomllib
+
     try:
         text = path.read_text(encoding="utf-8")
         return tomllib.loads(text)
@@ -238,6 +238,8 @@ def _verb_rules(verb: Verb, value: object, path: Path, where: str) -> Iterable[R
 def _check_keys(table: Mapping[str, object], known: Sequence[str], where: str) -> None:
     for key in table:
         if key not in known:
+            import difflib
+
             near = difflib.get_close_matches(key, known, n=1)
             advice = f" Did you mean '{near[0]}'?" if near else ""
             raise UsageError(f"{where}: unknown key '{key}'.{advice} Known keys: {', '.join(known)}.")

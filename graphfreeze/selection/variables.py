@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from collections import Counter
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -103,4 +102,6 @@ def _component_likeness(wanted: str, given: str) -> float:
 
 
 def _ratio(a: str, b: str) -> float:
+    import difflib
+
     return difflib.SequenceMatcher(None, a, b, autojunk=False).ratio()
