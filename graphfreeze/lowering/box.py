@@ -76,18 +76,24 @@ def _flags(emit: Emitter, cuts: Sequence[Cut], rank: int) -> str:
     flags = ""
     for axis, span, size in cuts:
         places = emit.range(size)
-        inside = in_span(emit, places, span, INT32)
+        inside = in_span(emit, places, span, size, INT32)
         on_axis = emit.reshape(inside, BOOL, [size if i == axis else 1 for i in range(rank)])
         flags = emit.binary("LogicalAnd", flags, on_axis, None) if flags else on_axis
     return flags
 
 
-def in_span(emit: Emitter, x: str, span: Span, dtype: int) -> str:
-    """For each integer whether it lies in the span."""
-    first, last = emit.ints(span.start, dtype), emit.ints(span.stop, dtype)
-    above = emit.binary("GreaterEqual", x, first, dtype)
-    inside = emit.binary("LogicalAnd", above, emit.binary("Less", x, last, dtype), None)
-    if span.step == 1:
-        return inside
-    rest = emit.binary("FloorMod", emit.binary("Sub", x, first, dtype), emit.ints(span.step, dtype), dtype)
-    return emit.binary("LogicalAnd", inside, emit.binary("Equal", rest, emit.ints(0, dtype), dtype), None)
+def in_span(emit: Emitter, x: str, span: Span, size: int, dtype: int) -> str:
+    """For each integer of an axis of this size whether it lies in the span, which leaves some of the axis out."""
+    tests = []
+    if span.start > 0:
+        tests.append(emit.binary("GreaterEqual", x, emit.ints(span.start, dtype), dtype))
+    if span.stop < size:
+        tests.append(emit.binary("Less", x, emit.ints(span.stop, dtype), dtype))
+    if span.step > 1:
+        places = emit.binary("Sub", x, emit.ints(span.start, dtype), dtype) if span.start > 0 else x
+        rest = emit.binary("FloorMod", places, emit.ints(span.step, dtype), dtype)
+        tests.append(emit.binary("Equal", rest, emit.ints(0, dtype), dtype))
+    inside = tests[0]
+    for test in tests[1:]:
+        inside = emit.binary("LogicalAnd", inside, test, None)
+    return inside

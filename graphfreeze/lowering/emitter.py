@@ -35,6 +35,7 @@ class Emitter:
         self.anchor = anchor
         self.controls = tuple(controls)
         self._names = names
+        self._consts: dict[tuple[object, ...], str] = {}
 
     def op(self, op: str, inputs: Sequence[str], attrs: Mapping[str, AttrValue], name: str | None = None) -> str:
         """One node of any kind."""
@@ -51,9 +52,12 @@ class Emitter:
         return next(n for n in reversed(self.scope.node_list) if n.name == name)
 
     def const(self, array: NDArray[np.generic], name: str | None = None) -> str:
-        """A constant. In a while body it takes no control edge: functions have no frames."""
-        attrs = {"dtype": type_attr(dtype_number(array.dtype)), "value": tensor_attr(array)}
-        return self.op("Const", [], attrs, name)
+        """A constant, one node for all equal ones. It takes no control edge, in a while body too: no frames there."""
+        key = (name, array.dtype, array.shape, array.tobytes())
+        if key not in self._consts:
+            attrs = {"dtype": type_attr(dtype_number(array.dtype)), "value": tensor_attr(array)}
+            self._consts[key] = self.op("Const", [], attrs, name)
+        return self._consts[key]
 
     def ints(self, values: Sequence[int] | int, dtype: int = INT32) -> str:
         """A constant integer scalar or vector."""

@@ -75,7 +75,7 @@ class _Rows:
         if axis_is_full(rows, self.context.merge.shape[0]):
             return _Selected(None, self.ids, self.ids)
         if isinstance(rows, Span):
-            flags = in_span(emit, self.ids, rows, dtype)
+            flags = in_span(emit, self.ids, rows, self.context.merge.shape[0], dtype)
             positions = emit.where(flags)
             ids = emit.gather_nd(self.ids, positions, dtype, INT64)
             local = emit.binary("Sub", ids, self.id_const(rows.start), dtype)

@@ -12,7 +12,7 @@ pytestmark = pytest.mark.tf
 
 ROWS, WIDTH = 1000, 8
 SMALL = 64 * 1024
-MERGE = 12 * 1024
+MERGE = 8 * 1024
 """The largest merge of one read: a lookup into scattered elements is some 50 nodes."""
 
 

@@ -187,13 +187,11 @@ def test_nodes_of_masked_points():
 .SparseToDense = SparseToDense(.copy1/indices:output:0, .Const_2:output:0, .Const:output:0, .Const_1:output:0)
 .copy1/read = ReadVariableOp(s, ^before)
 .Const_3 = [0.0]
-.Const_4 = [80]
-.SparseToDense_1 = SparseToDense(.copy1/indices:output:0, .Const_4:output:0, .copy1/read:value:0, .Const_3:output:0)
-.Const_5 = [10, 8]
-.Reshape = Reshape(.SparseToDense_1:dense:0, .Const_5:output:0)
+.SparseToDense_1 = SparseToDense(.copy1/indices:output:0, .Const_2:output:0, .copy1/read:value:0, .Const_3:output:0)
+.Const_4 = [10, 8]
+.Reshape = Reshape(.SparseToDense_1:dense:0, .Const_4:output:0)
 .StopGradient = StopGradient(.Reshape:output:0)
-.Const_6 = [10, 8]
-.Reshape_1 = Reshape(.SparseToDense:dense:0, .Const_6:output:0)
+.Reshape_1 = Reshape(.SparseToDense:dense:0, .Const_4:output:0)
 .SelectV2 = SelectV2(.Reshape_1:output:0, .StopGradient:output:0, r:value:0)
 -> .SelectV2:output:0"""
     )
@@ -214,14 +212,10 @@ def test_nodes_of_a_split_lookup():
 .Const_1 = [-1, 8]
 .Reshape_1 = Reshape(.StopGradient:output:0, .Const_1:output:0)
 .Const_2 = [5]
-.Const_3 = [10]
 .GreaterEqual = GreaterEqual(.Reshape:output:0, .Const_2:output:0)
-.Less = Less(.Reshape:output:0, .Const_3:output:0)
-.LogicalAnd = LogicalAnd(.GreaterEqual:z:0, .Less:z:0)
-.Where = Where(.LogicalAnd:z:0)
+.Where = Where(.GreaterEqual:z:0)
 .GatherNd = GatherNd(.Reshape:output:0, .Where:index:0)
-.Const_4 = [5]
-.Sub = Sub(.GatherNd:output:0, .Const_4:output:0)
+.Sub = Sub(.GatherNd:output:0, .Const_2:output:0)
 .ResourceGather = ResourceGather(s, .Sub:z:0, ^before)
 .TensorScatterUpdate = TensorScatterUpdate(.Reshape_1:output:0, .Where:index:0, .ResourceGather:output:0)
 .Shape = Shape(r:output:0)
