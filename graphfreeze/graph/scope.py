@@ -97,6 +97,10 @@ class Scope:
             if parsed.node == node.name and not parsed.is_argument:
                 yield parsed.index, ref
 
+    def refs_of(self, node: str) -> list[str]:
+        """The used outputs of a node."""
+        return [ref for ref in self._uses if ref.split(":", 1)[0] == node]
+
     def in_data_order(self) -> Iterator[NodeDef]:
         """The nodes after the nodes that feed them, so that forwarded handles are known in time."""
         done: set[str] = set()

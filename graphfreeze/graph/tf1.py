@@ -99,10 +99,11 @@ def _is_setup(graph: Scope, node: NodeDef, initialisers: set[str]) -> bool:
     if node.op not in _ASSIGNS:
         return False
     # tf.Variable calls its initialiser NAME/Assign; a collection that says so may have been stripped.
-    return node.name in initialisers or node.name == f"{producer(node.input[0])}/Assign" or _is_restored(graph, node)
+    return node.name in initialisers or node.name == f"{producer(node.input[0])}/Assign" or is_restored(graph, node)
 
 
-def _is_restored(graph: Scope, assign: NodeDef) -> bool:
+def is_restored(graph: Scope, assign: NodeDef) -> bool:
+    """Whether an assigned value comes from a checkpoint."""
     node = graph.nodes.get(producer(assign.input[1]))
     while node is not None and node.op in _HANDS_ON_VALUE:
         node = graph.nodes.get(producer(node.input[0]))

@@ -13,12 +13,15 @@ all uses are in the main graph; ``tf1_trace`` finds them, and ``tf1`` says what 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.access import read_access
 from graphfreeze.graph.ops import CALLS, FORWARDS, READS, Access, CallKind, CallOp, Use, use_of
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import MAIN, Scope
+from graphfreeze.graph.slots import body_slots
+from graphfreeze.graph.tf1 import is_restored
 from graphfreeze.graph.tf1_trace import trace_tf1_main
 from graphfreeze.graph.uses import Body, Call, Callee, Key, Read, Trace, Unknown, Write
 from graphfreeze.graph.variables import find_variables, is_tf2
@@ -59,6 +62,8 @@ class _Tracer:
             binding = tuple((first + i, by_node[n]) for i, n in enumerate(concrete.bound_inputs) if n in by_node)
             roots[name] = Key(name, binding)
             self.body(roots[name])
+        slots = {s for b in self.bodies.values() for s in body_slots(self.scope(b.key.function), b, self.variables)}
+        self.variables = tuple(replace(v, is_state=True) if v.index in slots else v for v in self.variables)
         return Trace(self.variables, self.bodies, roots, self._main(), is_tf2(self.meta))
 
     def _main(self) -> Body:
@@ -132,7 +137,9 @@ class _Tracer:
                 case Use.INERT:
                     body.kept.add(slot)
                 case Use.WRITE:
-                    body.writes.append(Write(variable, slot, node.name, node.op))
+                    restores = node.op == "AssignVariableOp" and is_restored(scope, node)
+                    found = body.restores if restores else body.writes
+                    found.append(Write(variable, slot, node.name, node.op, index))
                     body.kept.add(slot)
                 case _:
                     self._not_followed(body, node, variable, slot, "is in no table of ops that take a variable")

@@ -34,12 +34,13 @@ class Read:
 
 @dataclass(frozen=True, slots=True)
 class Write:
-    """One op that changes a variable."""
+    """One op that changes a variable, which it takes as data input ``index``."""
 
     variable: int
     slot: int
     node: str
     op: str
+    index: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,8 @@ class Body:
     key: Key
     reads: list[Read] = field(default_factory=list)
     writes: list[Write] = field(default_factory=list)
+    restores: list[Write] = field(default_factory=list)
+    """Writes that bring back what was saved: no writes in the sense of design.md."""
     unknown: list[Unknown] = field(default_factory=list)
     calls: list[Call] = field(default_factory=list)
     kept: set[int] = field(default_factory=set)
@@ -109,6 +112,10 @@ class Trace:
     def writes(self, variable: int) -> Iterator[tuple[str, Write]]:
         """(function, write) of one variable."""
         return ((b.key.function, w) for b in self.all_bodies() for w in b.writes if w.variable == variable)
+
+    def restored(self, variable: int) -> bool:
+        """Whether a function of the model restores the variable from a checkpoint."""
+        return any(w.variable == variable for b in self.all_bodies() for w in b.restores)
 
     def unknown(self, variable: int) -> Iterator[tuple[str, Unknown]]:
         """(function, use) of one variable that no table explains."""

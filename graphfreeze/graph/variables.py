@@ -21,6 +21,8 @@ from graphfreeze.savedmodel import DTYPE_NAMES, Draft, object_paths, slot_variab
 from graphfreeze.savedmodel.protos import MetaGraphDef, VariableDef
 
 _COPIES = "_all_variables/"
+_TRAINED = "_trainable_variables"
+"""What a Keras optimizer calls the weights that it updates."""
 _STATE_OBJECTS = ("_tf_keras_metric", "optimizer", "loss_scale")
 
 
@@ -134,7 +136,8 @@ def _state_nodes(graph: Any) -> set[int]:
     pending = [
         i
         for i, node in enumerate(graph.nodes)
-        if node.WhichOneof("kind") == "user_object" and node.user_object.identifier in _STATE_OBJECTS
+        if node.WhichOneof("kind") == "user_object"
+        and (node.user_object.identifier in _STATE_OBJECTS or _is_keras_optimizer(node))
     ]
     owned: set[int] = set()
     while pending:
@@ -143,12 +146,19 @@ def _state_nodes(graph: Any) -> set[int]:
             continue
         owned.add(current)
         for child in graph.nodes[current].children:
+            if child.local_name == _TRAINED:
+                continue
             # A child that trains is a weight that the optimizer merely refers to.
             target = graph.nodes[child.node_id]
             if target.WhichOneof("kind") == "variable" and target.variable.trainable:
                 continue
             pending.append(child.node_id)
     return state | owned
+
+
+def _is_keras_optimizer(node: Any) -> bool:
+    """Keras 3 saves its optimizers as plain objects; their attributes tell them (keras/src/optimizers)."""
+    return {child.local_name for child in node.children} >= {"_iterations", "_learning_rate", _TRAINED}
 
 
 def _handles_by_node(meta: MetaGraphDef, keys: dict[int, str]) -> dict[int, tuple[str, ...]]:

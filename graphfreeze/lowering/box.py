@@ -34,7 +34,7 @@ def put_box(
     if len(cuts) == 1 and span.step == 1 and not (x_trains and pieces > 1):
         return _concat(emit, x, values, dtype, cuts[0], shape)
     full = _spread(emit, values, dtype, cuts, shape)
-    return emit.select(_flags(emit, cuts, len(shape)), full, x, dtype)
+    return emit.select(box_flags(emit, cuts, len(shape)), full, x, dtype)
 
 
 def _concat(emit: Emitter, x: str, values: str, dtype: int, cut: Cut, shape: Sequence[int]) -> str:
@@ -71,7 +71,7 @@ def _spread(emit: Emitter, values: str, dtype: int, cuts: Sequence[Cut], shape: 
     return emit.pad(values, dtype, outer) if outer.any() else values
 
 
-def _flags(emit: Emitter, cuts: Sequence[Cut], rank: int) -> str:
+def box_flags(emit: Emitter, cuts: Sequence[Cut], rank: int) -> str:
     """Where the box is, broadcastable to the tensor."""
     flags = ""
     for axis, span, size in cuts:

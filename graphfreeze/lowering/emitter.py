@@ -112,6 +112,11 @@ class Emitter:
 
     def strided_slice(self, x: str, dtype: int, slices: Sequence[slice]) -> str:
         """StridedSlice by full slices; one that runs to the end of its axis may have ``stop`` None."""
+        bounds, attrs = self.slice_bounds(slices, dtype)
+        return self.op("StridedSlice", [x, *bounds], attrs)
+
+    def slice_bounds(self, slices: Sequence[slice], dtype: int) -> tuple[list[str], dict[str, AttrValue]]:
+        """The inputs (begin, end, strides) and attributes of an op of the StridedSlice family."""
         open_ends = sum(1 << i for i, s in enumerate(slices) if s.stop is None)
         masks = {"begin_mask": 0, "end_mask": open_ends, "ellipsis_mask": 0, "new_axis_mask": 0, "shrink_axis_mask": 0}
         bounds = [
@@ -119,8 +124,7 @@ class Emitter:
             self.ints([s.stop or 0 for s in slices]),
             self.ints([s.step or 1 for s in slices]),
         ]
-        attrs = {"T": type_attr(dtype), "Index": type_attr(INT32), **{k: int_attr(v) for k, v in masks.items()}}
-        return self.op("StridedSlice", [x, *bounds], attrs)
+        return bounds, {"T": type_attr(dtype), "Index": type_attr(INT32), **{k: int_attr(v) for k, v in masks.items()}}
 
     def contiguous_slice(self, x: str, dtype: int, begin: Sequence[int], extent: Sequence[int]) -> str:
         """Slice; an extent of -1 runs to the end. Its gradient is a Pad, many times as fast as StridedSlice's."""
@@ -133,7 +137,11 @@ class Emitter:
 
     def range(self, size: int) -> str:
         """Range from 0, as int32."""
-        return self.op("Range", [self.ints(0), self.ints(size), self.ints(1)], {"Tidx": type_attr(INT32)})
+        return self.arithmetic(0, size, 1)
+
+    def arithmetic(self, start: int, stop: int, step: int) -> str:
+        """Range with a start and a step, as int32."""
+        return self.op("Range", [self.ints(start), self.ints(stop), self.ints(step)], {"Tidx": type_attr(INT32)})
 
     def scatter_update(self, x: str, indices: str, values: str, dtype: int, index_dtype: int) -> str:
         """TensorScatterUpdate: ``x`` with the slices at ``indices`` (shape (k, depth)) replaced."""

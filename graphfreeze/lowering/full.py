@@ -11,13 +11,11 @@ import math
 import numpy as np
 
 from graphfreeze.lowering.bits import PackedRows
-from graphfreeze.lowering.box import box_cuts, put_box
+from graphfreeze.lowering.box import box_cuts, box_flags, put_box
 from graphfreeze.lowering.emitter import BOOL, INT64
 from graphfreeze.lowering.merge import MergeContext, Overlay
+from graphfreeze.planning.guards import SCATTER_SHARE
 from graphfreeze.selection import Box, Dense, Points, Rows
-
-SCATTER_SHARE = 100
-"""TensorScatterUpdate is the cheaper way as long as one element in this many is held: its cost grows with each."""
 
 
 def merge_full(context: MergeContext, base: str) -> str:
@@ -88,22 +86,45 @@ def put_rows(context: MergeContext, overlay: Overlay, x: str, values: str, dtype
 def _select_scattered(context: MergeContext, overlay: Overlay, x: str, base: str) -> str:
     """A selection costs the same however many elements are held, forward and back."""
     emit, dtype, shape = context.emit, context.merge.dtype, context.merge.shape
-    region = overlay.region
-    if isinstance(region, Dense):
-        flags = emit.reshape(_dense_flags(context, overlay), BOOL, [-1])
-        indices, index_dtype = ("", INT64) if overlay.role is None else (emit.where(flags), INT64)
-    else:
-        indices, index_dtype = context.geometry(f"{overlay.prefix}/indices")
-        true = emit.const(np.asarray(True))
-        flags = emit.sparse_to_dense(indices, true, region.size, BOOL, index_dtype)
+    flags = region_flags(context, overlay)
     if overlay.role is None:
         values = emit.stop_gradient(base, dtype)
     else:
+        if isinstance(overlay.region, Dense):
+            indices, index_dtype = emit.where(emit.reshape(flags, BOOL, [-1])), INT64
+        else:
+            indices, index_dtype = context.geometry(f"{overlay.prefix}/indices")
         held = _read(context, overlay)
-        spread = emit.sparse_to_dense(indices, held, region.size, dtype, index_dtype)
+        spread = emit.sparse_to_dense(indices, held, overlay.region.size, dtype, index_dtype)
         # The gradient of SparseToDense asks for indices of rank 2, and costs: it ends before it.
         values = emit.stop_gradient(emit.reshape(spread, dtype, shape), dtype)
-    return emit.select(emit.reshape(flags, BOOL, shape), values, x, dtype)
+    return emit.select(flags, values, x, dtype)
+
+
+def region_flags(context: MergeContext, overlay: Overlay) -> str:
+    """Where the region lies, as flags that broadcast to the variable."""
+    emit, shape, region = context.emit, context.merge.shape, overlay.region
+    match region:
+        case Box():
+            return box_flags(emit, box_cuts(region.spans, shape), len(shape))
+        case Rows(axis=0):
+            rows = _marked(context, overlay, shape[0])
+            return emit.reshape(rows, BOOL, [shape[0], *[1] * (len(shape) - 1)])
+        case Rows():
+            return context.geometry(f"{overlay.prefix}/flags")[0]
+        case Points():
+            return emit.reshape(_marked(context, overlay, region.size), BOOL, shape)
+        case Dense():
+            return emit.reshape(_dense_flags(context, overlay), BOOL, shape)
+        case _:
+            raise AssertionError(f"no flags for {region!r}")
+
+
+def _marked(context: MergeContext, overlay: Overlay, size: int) -> str:
+    """A vector of flags, set at the indices of the region."""
+    emit = context.emit
+    indices, index_dtype = context.geometry(f"{overlay.prefix}/indices")
+    return emit.sparse_to_dense(indices, emit.const(np.asarray(True)), size, BOOL, index_dtype)
 
 
 def _take(context: MergeContext, overlay: Overlay, x: str) -> str:

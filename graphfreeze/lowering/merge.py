@@ -27,7 +27,7 @@ from graphfreeze.lowering.emitter import Emitter
 from graphfreeze.lowering.geometry import full_geometry, gather_geometry, live_rows
 from graphfreeze.planning import Storage, VariablePlan
 from graphfreeze.savedmodel import DTYPE_NUMBERS, dtype_name, dtype_number
-from graphfreeze.selection import Copy, Region, Strategy, complement, empty_region, union
+from graphfreeze.selection import Copy, Region, Strategy, complement, empty_region, union, whole_region
 from graphfreeze.selection.axis import AxisSet
 
 CONST_LIMIT = 64 * 1024
@@ -71,6 +71,22 @@ class Merge:
     variables: tuple[NewVariable, ...]
     live: AxisSet | None
     """Rows (axis 0) that a lookup must take from a base that trains; None means all of them."""
+
+    @property
+    def merges_reads(self) -> bool:
+        """Whether reads see something else than the variable. A statistic or state is held by guards alone."""
+        return self.plan.kind == "weight" or self.plan.enabled
+
+    @property
+    def held(self) -> Overlay:
+        """What writes must not change."""
+        whole = Overlay(whole_region(self.shape), None, False, "whole")
+        return next((o for o in self.overlays if not o.trainable), whole)
+
+    @property
+    def geometry_roles(self) -> tuple[str, ...]:
+        """Roles of the new variables that hold geometry."""
+        return tuple(role for role in self.roles if role.startswith("mask:"))
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -121,7 +137,7 @@ def build_merge(plan: VariablePlan, paths: frozenset[Access]) -> Merge:
     for overlay in overlays:
         if overlay.region.is_whole:
             continue
-        if paths - {Access.GATHER, Access.SHAPE}:
+        if paths - {Access.GATHER, Access.SHAPE} or plan.writes:
             geometry |= full_geometry(overlay.region, overlay.prefix)
         if Access.GATHER in paths:
             geometry |= gather_geometry(overlay.region, overlay.prefix, with_values=overlay.role is not None)

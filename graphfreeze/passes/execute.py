@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import copy
 
-from graphfreeze.errors import UnsupportedModelError, UsageError
+from graphfreeze.errors import UsageError
 from graphfreeze.graph.ops import Access
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.graph.uses import Trace
-from graphfreeze.graph.variables import is_float
 from graphfreeze.lowering.merge import build_merge
 from graphfreeze.passes import run_pipeline
 from graphfreeze.passes.state import Work
-from graphfreeze.planning.plan import Plan, VariablePlan
+from graphfreeze.planning.plan import Plan
 from graphfreeze.savedmodel import Draft, digest
 
 
@@ -21,7 +20,6 @@ def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None
 
     Raises:
         UsageError: the plan was made for another model.
-        UnsupportedModelError: the plan shows a write that nothing guards.
     """
     if digest(draft.model) != plan.digest:
         raise UsageError(
@@ -33,14 +31,12 @@ def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None
     for planned in plan.meta_graphs:
         if not planned.touched():
             continue
-        for variable in planned.touched():
-            _refuse_writes(variable, planned.label(variable))
         meta = by_tags[planned.tags]
         trace = traces[planned.tags]
         merges = {
             index: build_merge(variable, _paths(trace, index))
             for index, variable in enumerate(planned.variables)
-            if variable.strategy is not None and is_float(variable.dtype)
+            if variable.strategy is not None
         }
         before = copy.deepcopy(draft.bundle_graph)
         run_pipeline(Work(draft, meta, trace, planned, merges, plan.digest, plan.spec, before=before))
@@ -49,13 +45,3 @@ def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None
 def _paths(trace: Trace, index: int) -> frozenset[Access]:
     """The access paths of a variable; one that nothing reads is treated as read in full, to keep its geometry."""
     return frozenset(r.access.path for _, r in trace.reads(index)) or frozenset({Access.FULL})
-
-
-def _refuse_writes(variable: VariablePlan, label: str) -> None:
-    if variable.strategy is None or not variable.writes:
-        return
-    write = variable.writes[0]
-    raise UnsupportedModelError(
-        f"Cannot freeze '{label}': node '{write.node}' ({write.op}) in function '{write.function}' writes it "
-        "inside the graph, and a frozen value must not move. Leave the variable out; graphfreeze plan shows all writes"
-    )

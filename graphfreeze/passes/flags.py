@@ -8,7 +8,7 @@ nothing else in the object graph holds, ``graphfreeze/held`` keeps it, or it cou
 
 from __future__ import annotations
 
-from graphfreeze.graph.variables import Variable
+from graphfreeze.graph.variables import Variable, is_float
 from graphfreeze.passes.state import Stored, Work
 from graphfreeze.passes.variables import hold_under
 from graphfreeze.savedmodel import children, match_nodes, object_paths
@@ -27,7 +27,7 @@ def set_flags(work: Work) -> None:
         if variable.node_id is None or (merge is None and not planned.enabled):
             continue
         touched.append(variable.node_id)
-        trains = merge is None or merge.base_trains
+        trains = merge is None or merge.base_trains or not is_float(variable.dtype)
         if planned.enabled or not trains:
             for node_id in (variable.node_id, *variable.copies):
                 graph.nodes[node_id].variable.trainable = trains

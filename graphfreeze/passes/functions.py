@@ -1,4 +1,4 @@
-"""Pass ``functions``: puts merges between reads and their consumers, in every function that reads a frozen variable.
+"""Pass ``functions``: puts merges between reads and their consumers, and guards around writes, in every function.
 
 A changed function gets a fresh name with a hash of its content and its callers follow, up to the main graph and the
 object graph, so that the original and the rewritten model load into one process and one graph. A function that is
@@ -17,6 +17,7 @@ from graphfreeze.graph.names import FreshNames, changed_function_name
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Body, Key
 from graphfreeze.passes.calls import rewire_call
+from graphfreeze.passes.guards import guard_writes
 from graphfreeze.passes.needs import Layout, Mode, NeedsAnalysis, layout_of
 from graphfreeze.passes.reads import rewire_reads, take_value
 from graphfreeze.passes.signature import Arguments, change_signature
@@ -71,6 +72,7 @@ class Rewriter:
         new = {k: (DTYPE_NUMBERS[s.new.dtype], s.new.shape) for k, s in self.work.stored.items()}
         arguments = change_signature(scope, names, layout, types, new)
         moved = rewire_reads(self, scope, names, body, mode, arguments)
+        guard_writes(self.work, scope, names, body, arguments.storages)
         for call in body.calls:
             rewire_call(self, scope, names, call, mode, arguments)
         for slot in layout.inplace:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from enum import StrEnum
 
 from graphfreeze.graph.ops import Access, CallKind
-from graphfreeze.graph.uses import Call, Key, Trace
+from graphfreeze.graph.uses import Body, Call, Key, Read, Trace
 from graphfreeze.lowering.merge import Merge
 from graphfreeze.passes.state import StorageKey
 
@@ -73,14 +73,38 @@ class NeedsAnalysis:
         self._merges = merges
         self._needs: dict[tuple[Key, Mode], Needs] = {}
         self._touched: dict[Key, bool] = {}
+        self._written: dict[Key, frozenset[int]] = {}
+        self._in_loops = frozenset[int]().union(
+            *(
+                self._written_by(callee.key)
+                for body in trace.all_bodies()
+                for call in body.calls
+                if call.op.kind is CallKind.LOOP
+                for callee in call.callees
+            )
+        )
 
     def touched(self, key: Key) -> bool:
-        """Whether the body, or one that it calls, reads a variable that is merged."""
+        """Whether the body, or one that it calls, reads a variable that is merged, or writes one that is guarded."""
         if key not in self._touched:
             body = self._trace.bodies[key]
-            own = any(r.variable in self._merges and r.access.path is not Access.SHAPE for r in body.reads)
+            own = any(self.merged(r) is not None for r in body.reads) or self.guarded(body)
             self._touched[key] = own or any(self.touched(c.key) for call in body.calls for c in call.callees)
         return self._touched[key]
+
+    def merged(self, read: Read) -> Merge | None:
+        """The merge that a read gets, if it gets one."""
+        merge = self._merges.get(read.variable)
+        return merge if merge is not None and merge.merges_reads and read.access.path is not Access.SHAPE else None
+
+    def guarded(self, body: Body) -> bool:
+        """Whether the body writes a variable of which something is frozen."""
+        return any(w.variable in self._merges for w in body.writes)
+
+    def by_value(self, read: Read, mode: Mode) -> bool:
+        """Whether a merged read is handed its value: not in a loop that writes the variable meanwhile."""
+        hoisted = read.access.path is Access.FULL and read.variable not in self._in_loops
+        return mode is Mode.DATA or (mode is Mode.LOOP and hoisted)
 
     def of(self, key: Key, mode: Mode) -> Needs:
         """What the body needs in a mode."""
@@ -98,20 +122,31 @@ class NeedsAnalysis:
         returned = call.op.kind is CallKind.LOOP and attribute == "body"
         return replace(self.layout(call, mode), returned=returned)
 
+    def _written_by(self, key: Key) -> frozenset[int]:
+        """Variables that the body, or one that it calls, writes."""
+        if key not in self._written:
+            body = self._trace.bodies[key]
+            inner = (self._written_by(c.key) for call in body.calls for c in call.callees)
+            self._written[key] = frozenset(w.variable for w in body.writes).union(*inner)
+        return self._written[key]
+
     def _work_out(self, key: Key, mode: Mode) -> Needs:
         body = self._trace.bodies[key]
         values: set[int] = set()
         handles: set[int] = set(body.kept)
         storages: dict[StorageKey, None] = {}
         for read in body.reads:
-            merge = self._merges.get(read.variable)
-            if merge is None or read.access.path is Access.SHAPE:
+            merge = self.merged(read)
+            if merge is None:
                 handles.add(read.slot)
-            elif mode is Mode.DATA or (mode is Mode.LOOP and read.access.path is Access.FULL):
+            elif self.by_value(read, mode):
                 values.add(read.slot)
             else:
                 handles.add(read.slot)
                 storages |= {(read.variable, role): None for role in merge.roles}
+        for write in body.writes:
+            if write.variable in self._merges:
+                storages |= {(write.variable, r): None for r in self._merges[write.variable].geometry_roles}
         bound = dict(key.binding)
         for call in body.calls:
             layout = self.layout(call, mode)

@@ -34,11 +34,11 @@ def rewire_reads(
     """Merges every read of one body; returns raw tensor -> merged tensor, as graph tensor names."""
     moved: dict[str, str] = {}
     for read in body.reads:
-        merge = rewriter.work.merges.get(read.variable)
-        if merge is None or read.access.path is Access.SHAPE:
+        merge = rewriter.needs.merged(read)
+        if merge is None:
             continue
         node = scope.nodes[read.node]
-        if read.slot in arguments.values and (mode is Mode.DATA or read.access.path is Access.FULL):
+        if read.slot in arguments.values and rewriter.needs.by_value(read, mode):
             read_value(scope, names, node, merge, arguments.values[read.slot])
             continue
         storages = {role: arguments.storages[read.variable, role] for role in merge.roles}

@@ -21,7 +21,7 @@ from graphfreeze.graph.scope import Scope
 from graphfreeze.passes.marks import in_function
 from graphfreeze.passes.signature import is_new_argument
 from graphfreeze.passes.undo_calls import Change, function_values, marked_call
-from graphfreeze.passes.undo_nodes import handed_on, remove_added, restore_changed
+from graphfreeze.passes.undo_nodes import handed_on, remove_added, restore_changed, restore_writes
 from graphfreeze.passes.undo_signature import drop_arguments, restore_handle
 from graphfreeze.savedmodel import DT_RESOURCE
 from graphfreeze.savedmodel.protos import FunctionDef, NodeDef
@@ -114,6 +114,7 @@ class Undo:
         function = FunctionDef()
         function.CopyFrom(self.functions[name])
         origin = _take_origin(function)
+        restore_writes(Scope(function))
         scope = Scope(function)
         ours = handed_on(scope, [scope.arguments[i] for i in change.dropped])
         for node in scope.node_list:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import ADDED, CHANGED, REPLACES
+from graphfreeze.graph.attrs import ADDED, CHANGED, GUARDED, REPLACES, SILENCED
 from graphfreeze.graph.ops import CALLS, FORWARDS
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
@@ -47,6 +47,34 @@ def restore_changed(scope: Scope) -> None:
             node.attr["_output_shapes"].CopyFrom(AttrValue.FromString(shapes))
         if raw != restored:
             _repoint(scope, {scope.canonical(raw): restored})
+
+
+def restore_writes(scope: Scope) -> None:
+    """Takes guards off: a write that was surrounded gets its name back, one that was silenced runs again."""
+    inner = {n.name: n.attr[GUARDED].s.decode() for n in scope.node_list if GUARDED in n.attr}
+    added = {n.name for n in scope.node_list if ADDED in n.attr}
+    _keep(scope, [n for n in scope.node_list if n.name not in added & set(inner.values())])
+    for node in scope.node_list:
+        if SILENCED in node.attr:
+            controls = [text for text in node.input if is_control(text)]
+            node.CopyFrom(NodeDef.FromString(node.attr[SILENCED].s))
+            data = [text for text in node.input if not is_control(text)]
+            node.input[:] = [
+                *(scope.arguments[int(text[1:])] if text.startswith("@") else text for text in data),
+                *controls,
+            ]
+        elif GUARDED in node.attr:
+            node.name = inner[node.name]
+            del node.attr[GUARDED]
+            node.input[:] = [t for t in node.input if not (is_control(t) and producer(t) in added)]
+        node.input[:] = [_renamed(text, inner) for text in node.input]
+    for result, text in list(scope.proto.ret.items()) if scope.in_function else ():
+        scope.proto.ret[result] = _renamed(text, inner)
+
+
+def _renamed(text: str, names: Mapping[str, str]) -> str:
+    was = producer(text)
+    return text if was not in names or is_control(text) else f"{names[was]}{text.removeprefix(was)}"
 
 
 def remove_added(scope: Scope, ours: Collection[str]) -> None:

@@ -13,9 +13,10 @@ from numpy.typing import NDArray
 from graphfreeze.errors import NothingToTrainError, UnsupportedModelError
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable, element_bytes, is_float
+from graphfreeze.planning.guards import guard_of
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
-from graphfreeze.planning.strategy import Request, decide
-from graphfreeze.selection import Copy, Region, Rule, Strategy, VariableView, resolve
+from graphfreeze.planning.strategy import Request, decide, hold_by_guards
+from graphfreeze.selection import Copy, Region, Rule, Strategy, VariableView, resolve, whole_region
 from graphfreeze.selection.resolve import ResolvedVariable
 
 ReadValues = Callable[[str], NDArray[np.generic]]
@@ -151,8 +152,15 @@ def _hold(
         slots = _ADAM_SLOTS * plain.bytes
         return replace(plain, enabled=True, reason="turned on by --enable", optimizer_bytes=(0, slots))
     if not is_float(variable.dtype):
-        return replace(plain, frozen=plain.elements, strategy=Strategy.STOP, reason="state, held as it is")
-    decision = decide(Request(label, touched.frozen, options.copy, options.strict), options.strategy)
+        writes = _with_guards(source.trace, variable.index, plain, whole_region(variable.shape or ()))
+        return replace(
+            plain, frozen=plain.elements, strategy=Strategy.STOP, reason="state, held as it is", writes=writes
+        )
+    if plain.kind == "statistic" and not enabled:
+        decision = hold_by_guards(touched.frozen)
+    else:
+        written = _written(source.trace, variable, plain)
+        decision = decide(Request(label, touched.frozen, options.copy, options.strict, written), options.strategy)
     if any(a.storage is not Storage.BASE for a in decision.atoms) and variable.key not in source.stored:
         raise UnsupportedModelError(
             f"Cannot freeze part of '{label}': the checkpoint holds no value for it (key {variable.key!r}). Strategy "
@@ -171,10 +179,28 @@ def _hold(
         enabled=enabled,
         reason=decision.reason,
         atoms=decision.atoms,
+        writes=_with_guards(source.trace, variable.index, plain, touched.frozen),
         optimizer_bytes=(
             plain.optimizer_bytes[0],
             _ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
         ),
+    )
+
+
+def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
+    if plain.writes:
+        write = plain.writes[0]
+        where = f"function '{write.function}'" if write.function else "the main graph"
+        return f"{where} writes the variable (node '{write.node}', {write.op})"
+    return "a function of the model restores the variable from a checkpoint" if trace.restored(variable.index) else ""
+
+
+def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) -> tuple[WriteRecord, ...]:
+    """The writes, each with the guard that it gets."""
+    found = (w for _, w in trace.writes(index))
+    return tuple(
+        replace(record, guard=guard_of(region, write.op, write.index))
+        for record, write in zip(plain.writes, found, strict=True)
     )
 
 
@@ -193,13 +219,6 @@ def _warnings(planned: MetaGraphPlan) -> list[str]:
             f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by "
             "a Python optimizer. Use copy 'snapshot' for those"
         )
-    for variable in planned.variables:
-        if variable.strategy is not None and variable.writes:
-            write = variable.writes[0]
-            found.append(
-                f"'{planned.label(variable)}' is written in the graph by node '{write.node}' ({write.op}) in function "
-                f"'{write.function}': rewrite refuses it, because nothing guards that write yet"
-            )
     return found
 
 

@@ -4,6 +4,7 @@
 |-------------------|----------------|-------------------------------------------------------------|
 | whole variable    | ``stop``       | no storage, no gradient, out of the list that trains        |
 | rest is box, rows | ``split``      | training costs as much as what trains; slots shrink with it |
+|                   |                | (not where the graph itself writes the variable)            |
 | anything else     | ``mask``       | the trainable part has no shape of its own                  |
 
 One row is one function in ``STRATEGIES``: it says whether it can hold the region and cuts the variable into atoms.
@@ -29,6 +30,8 @@ class Request:
     frozen: Region
     copy: Copy
     strict: bool
+    written: str = ""
+    """What in the graph writes the variable, in words; empty where nothing does."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +68,8 @@ def hold_split(request: Request) -> Decision:
     """The trainable region becomes a smaller variable of its own."""
     if request.frozen.is_whole:
         return hold_whole(request)
+    if request.written:
+        return Decision(Strategy.SPLIT, why_not=f"{request.written}, and a part of its own would not follow")
     trainable = complement(request.frozen)
     if not isinstance(trainable, Box | Rows):
         return Decision(
@@ -90,7 +95,19 @@ def hold_mask(request: Request) -> Decision:
         else Atom(request.frozen, Storage.COPY, False, _new(request, Storage.COPY))
     )
     reason = f"the frozen part is {_shape_of(request.frozen)}" + (", read from the variable itself" if live else "")
+    reason += f"; {request.written}" if request.written else ""
     return Decision(Strategy.MASK, reason, (Atom(trainable, Storage.BASE, True), held), request.copy)
+
+
+def hold_by_guards(frozen: Region) -> Decision:
+    """A statistic: nothing but writes in the graph moves it, so guards are enough."""
+    if frozen.is_whole:
+        return Decision(
+            Strategy.STOP, "statistic, held by guards on what writes it", (Atom(frozen, Storage.BASE, False),)
+        )
+    atoms = (Atom(complement(frozen), Storage.BASE, True), Atom(frozen, Storage.BASE, False))
+    reason = f"statistic, held by guards on what writes it: {describe(frozen)}"
+    return Decision(Strategy.MASK, reason, atoms, Copy.LIVE)
 
 
 def _shape_of(region: Region) -> str:

@@ -1,0 +1,70 @@
+"""Finds the statistics that an optimizer inside a graph keeps of a variable, where it writes them op by op.
+
+``ResourceApplyAdam`` and its like take their slots themselves, and objects of Keras say what they hold. Else a slot is
+told by what is done with it: a floating variable of the same shape, not trainable, that the same function writes, that
+the update of the variable is computed from, and that no write of another variable needs. So counters and rates, which
+many updates share, are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from graphfreeze.graph.refs import producer
+from graphfreeze.graph.scope import Scope
+from graphfreeze.graph.uses import Body, Write
+from graphfreeze.graph.variables import Variable, is_float
+
+
+def body_slots(scope: Scope, body: Body, variables: Sequence[Variable]) -> set[int]:
+    """The slots of all variables that train and that the body updates."""
+    taken = {w.variable for w in body.writes if w.index > 0}
+    return taken | {w.variable for w in slot_writes(scope, body, variables, [w for w in body.writes if w.index == 0])}
+
+
+def slot_writes(scope: Scope, body: Body, variables: Sequence[Variable], updates: Sequence[Write]) -> list[Write]:
+    """The writes of slots that serve nothing but these updates."""
+    trained = [w for w in updates if variables[w.variable].trainable]
+    if not trained or len({w.variable for w in body.writes}) == 1:
+        return []
+    needs = _needs(scope, body)
+    found: dict[int, None] = {}
+    for variable in dict.fromkeys(w.variable for w in trained):
+        own = {variable}
+        for candidate in sorted(needs[variable] & needs.keys() - own):
+            users = {v for v, needed in needs.items() if candidate in needed} - {candidate}
+            # Another slot may need it (the largest of all velocities), if that one serves the same variable.
+            only = all(u in own or {v for v, n in needs.items() if u in n} - {u} <= own | {candidate} for u in users)
+            if only and _may_be_slot(variables[candidate], variables[variable]):
+                found[candidate] = None
+    return [w for w in body.writes if w.variable in found]
+
+
+def _may_be_slot(candidate: Variable, variable: Variable) -> bool:
+    return is_float(candidate.dtype) and not candidate.trainable and candidate.shape == variable.shape
+
+
+def _needs(scope: Scope, body: Body) -> dict[int, set[int]]:
+    """Variable that is written -> variables whose values its writes are computed from."""
+    reads = {r.node: r.variable for r in body.reads}
+    found: dict[int, set[int]] = {}
+    for write in body.writes:
+        found.setdefault(write.variable, set()).update(_variables_behind(scope, write, reads))
+    return found
+
+
+def _variables_behind(scope: Scope, write: Write, reads: dict[str, int]) -> set[int]:
+    node = scope.nodes[write.node]
+    pending = [producer(t) for i, t in enumerate(scope.data_inputs(node)) if i != write.index]
+    seen: set[str] = set()
+    found: set[int] = set()
+    while pending:
+        name = pending.pop()
+        if name in seen or name not in scope.nodes:
+            continue
+        seen.add(name)
+        if name in reads:
+            found.add(reads[name])
+            continue
+        pending += [producer(t) for t in scope.data_inputs(scope.nodes[name])]
+    return found

@@ -1,0 +1,77 @@
+"""Surrounds every write of a frozen variable, so that frozen elements are after it what they were before.
+
+A write of a variable that is frozen whole does not run at all, and neither do the writes of its optimizer's slots:
+nothing asks for its gradient any more, so that part of the backward pass is not computed. Any other write keeps its
+place in the order of effects: the op that puts frozen elements back takes over its name, so that whoever waited for the
+write waits for both.
+
+Covered scopes: one function body at a time (branches and loop bodies too), on behalf of pass ``functions``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from graphfreeze.graph.attrs import GUARDED, SILENCED, bytes_attr
+from graphfreeze.graph.names import FreshNames
+from graphfreeze.graph.refs import is_control, producer
+from graphfreeze.graph.scope import Scope
+from graphfreeze.graph.slots import slot_writes
+from graphfreeze.graph.uses import Body, Write
+from graphfreeze.lowering.emitter import Emitter, control_inputs
+from graphfreeze.lowering.guard import WriteGuard
+from graphfreeze.lowering.merge import Merge, MergeContext
+from graphfreeze.passes.reads import replace_uses
+from graphfreeze.passes.state import StorageKey, Work
+from graphfreeze.planning.guards import Guard, guard_of
+from graphfreeze.savedmodel.protos import NodeDef
+
+
+def guard_writes(work: Work, scope: Scope, names: FreshNames, body: Body, storages: Mapping[StorageKey, str]) -> None:
+    """Guards every write of one body; ``storages`` are the handles of new variables there."""
+    silent: list[Write] = []
+    for write in body.writes:
+        merge = work.merges.get(write.variable)
+        if merge is None:
+            continue
+        guard = guard_of(merge.held.region, write.op, write.index)
+        if guard is Guard.NOTHING:
+            silent.append(write)
+        else:
+            handles = {role: storages[write.variable, role] for role in merge.geometry_roles}
+            _surround(scope, names, merge, write, guard, handles)
+    silent += slot_writes(scope, body, work.trace.variables, silent)
+    for write in silent:
+        _silence(scope, scope.nodes[write.node])
+
+
+def _surround(
+    scope: Scope, names: FreshNames, merge: Merge, write: Write, guard: Guard, storages: Mapping[str, str]
+) -> None:
+    node = scope.nodes[write.node]
+    name, handle = node.name, scope.data_inputs(node)[write.index]
+    # What is put back is read as late as can be: after all that the write itself waits for.
+    awaited = [f"^{p}" for t in scope.data_inputs(node) if t != handle and (p := producer(t)) in scope.nodes]
+    emit = Emitter(scope, names, name, list(dict.fromkeys([*awaited, *control_inputs(node)])))
+    restore = WriteGuard(MergeContext(merge, emit, {"base": handle, **storages}), merge.held, handle, guard)
+    old = restore.before()
+    outputs = {ref: scope.uses(ref) for ref in scope.refs_of(name)}
+    node.name = names.fresh(f"{name}/graphfreeze/inner")
+    node.attr[GUARDED].CopyFrom(bytes_attr(name))
+    node.input.append(f"^{producer(old)}")
+    for ref, uses in outputs.items():
+        replace_uses(scope, uses, ref, f"{node.name}{ref.removeprefix(name)}")
+    emit.node_of(restore.after(f"^{node.name}")).name = name
+
+
+def _silence(scope: Scope, node: NodeDef) -> None:
+    was = NodeDef()
+    was.CopyFrom(node)
+    # Arguments may have other names when the model was saved again; their positions stay.
+    was.input[:] = [f"@{scope.arguments.index(t)}" if t in scope.arguments else t for t in node.input]
+    controls = [text for text in node.input if is_control(text)]
+    node.op = "NoOp"
+    del node.input[:]
+    node.input.extend(controls)
+    node.attr.clear()
+    node.attr[SILENCED].CopyFrom(bytes_attr(was.SerializeToString(deterministic=True)))
