@@ -1,6 +1,7 @@
 """What the end-to-end tests freeze: fixtures, kinds of regions, strategies, and which of a fixture's variables."""
 
 import os
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
@@ -12,6 +13,7 @@ import numpy as np
 import graphfreeze
 from graphfreeze.planning.plan import Plan, VariablePlan
 from tests.conftest import MODELS
+from tests.helpers.models import FIXTURES
 
 FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
 Shape = tuple[int, ...]
@@ -73,12 +75,16 @@ CHOICES = ("even", "odd", "all")
 
 @cache
 def weights_of(fixture: str) -> tuple[VariablePlan, ...]:
-    """Those that training moves and no graph writes, in object-graph order."""
+    """Those that training moves and no function that the tests call writes, in object-graph order."""
     variables = graphfreeze.inspect(MODELS / fixture).meta_graphs[0].variables
+    called = {call.function for call in (*FIXTURES[fixture].calls, *FIXTURES[fixture].others)}
     return tuple(
         v
         for v in variables
-        if v.kind == "weight" and not v.writes and v.elements and any(r.access != "shape" for r in v.reads)
+        if v.kind == "weight"
+        and v.elements
+        and any(r.access != "shape" for r in v.reads)
+        and not any(re.sub(r"^__inference_|(_\d+)+$", "", w.function) in called for w in v.writes)
     )
 
 

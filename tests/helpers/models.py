@@ -190,6 +190,12 @@ FIXTURES: dict[str, FixtureModel] = {
     ),
     "keras_lists": FixtureModel((Call("__call__", _X4),)),
     "slots": FixtureModel((Call("__call__", _X4),)),
+    # What their training steps do is tested in test_guards: a step moves what the other functions see.
+    "train_keras": FixtureModel((Call("__call__", _ids(8, 3, below=12)),)),
+    "train_tf_keras": FixtureModel((Call("__call__", _ids(8, 3, below=12)),)),
+    "train_loop": FixtureModel((Call("__call__", _ids(8, 3, below=12)),)),
+    "train_ops": FixtureModel((Call("__call__", _X4),)),
+    "train_ops_more": FixtureModel((Call("__call__", _X4),)),
     "layer_norm_transformer": FixtureModel((Call("__call__", _ids(4, 5, below=12)),)),
     "keras_embedding": FixtureModel((Call("serve", _ids(6, 5, below=12)),)),
     "keras_conv": FixtureModel((Call("serve", _floats(4, 6, 6, 2)),), (Call("features", _floats(4, 6, 6, 2)),)),

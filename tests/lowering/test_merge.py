@@ -185,14 +185,14 @@ def test_nodes_of_masked_points():
 .Const_1 = [False]
 .Const_2 = [80]
 .SparseToDense = SparseToDense(.copy1/indices:output:0, .Const_2:output:0, .Const:output:0, .Const_1:output:0)
+.Const_3 = [10, 8]
+.Reshape = Reshape(.SparseToDense:dense:0, .Const_3:output:0)
 .copy1/read = ReadVariableOp(s, ^before)
-.Const_3 = [0.0]
-.SparseToDense_1 = SparseToDense(.copy1/indices:output:0, .Const_2:output:0, .copy1/read:value:0, .Const_3:output:0)
-.Const_4 = [10, 8]
-.Reshape = Reshape(.SparseToDense_1:dense:0, .Const_4:output:0)
-.StopGradient = StopGradient(.Reshape:output:0)
-.Reshape_1 = Reshape(.SparseToDense:dense:0, .Const_4:output:0)
-.SelectV2 = SelectV2(.Reshape_1:output:0, .StopGradient:output:0, r:value:0)
+.Const_4 = [0.0]
+.SparseToDense_1 = SparseToDense(.copy1/indices:output:0, .Const_2:output:0, .copy1/read:value:0, .Const_4:output:0)
+.Reshape_1 = Reshape(.SparseToDense_1:dense:0, .Const_3:output:0)
+.StopGradient = StopGradient(.Reshape_1:output:0)
+.SelectV2 = SelectV2(.Reshape:output:0, .StopGradient:output:0, r:value:0)
 -> .SelectV2:output:0"""
     )
 

@@ -106,13 +106,26 @@ def test_live_warns_of_what_it_does_not_hold_against():
     assert variables(plan)["out/kernel"].copy is Copy.LIVE
 
 
-def test_a_write_is_shown_and_warned_of():
-    plan = planned("statistics", "moving_mean")
-    (write,) = variables(plan)["moving_mean"].writes
-    assert (write.op, write.guard) == ("AssignSubVariableOp", None)
-    assert re.sub(r"_\d+'", "_N'", plan.warnings[0]) == (
-        "'moving_mean' is written in the graph by node 'AssignSubVariableOp' (AssignSubVariableOp) in function "
-        "'__inference_train_N': rewrite refuses it, because nothing guards that write yet"
+def test_a_write_is_shown_with_its_guard():
+    plan = planned("statistics", "moving_mean", "scale[:1]")
+    (moved,) = variables(plan)["moving_mean"].writes
+    assert (moved.op, moved.guard) == ("AssignSubVariableOp", "does not run")
+    assert variables(plan)["moving_mean"].reason == "statistic, held by guards on what writes it"
+    scale = variables(plan)["scale"]
+    assert [w.guard for w in scale.writes] == ["box put back"]
+    assert re.sub(r"_\d+'", "_N'", scale.reason) == (
+        "the frozen part is a box: [0]; function '__inference_project_N' writes the variable (node 'AssignVariableOp', "
+        "AssignVariableOp)"
+    )
+
+
+def test_split_does_not_hold_what_the_graph_writes():
+    with pytest.raises(UsageError) as error:
+        planned("statistics", "scale[:1]", strategy="split")
+    assert re.sub(r"_\d+'", "_N'", str(error.value)) == (
+        "Strategy 'split' cannot hold [0] of 'scale': function '__inference_project_N' writes the variable (node "
+        "'AssignVariableOp', AssignVariableOp), and a part of its own would not follow. Leave --strategy out and "
+        "graphfreeze picks one that can"
     )
 
 
