@@ -97,6 +97,20 @@ class Scope:
             if parsed.node == node.name and not parsed.is_argument:
                 yield parsed.index, ref
 
+    def remembered(self, node: NodeDef) -> bytes:
+        """A node for a mark. ``@N`` stands for argument N: saving again keeps places of arguments, not their names."""
+        was = NodeDef()
+        was.CopyFrom(node)
+        was.input[:] = [f"@{self.arguments.index(t)}" if t in self.arguments else t for t in node.input]
+        data: bytes = was.SerializeToString(deterministic=True)
+        return data
+
+    def recalled(self, data: bytes) -> NodeDef:
+        """The node that ``remembered`` wrote down."""
+        was = NodeDef.FromString(data)
+        was.input[:] = [self.arguments[int(t[1:])] if t.startswith("@") else t for t in was.input]
+        return was
+
     def refs_of(self, node: str) -> list[str]:
         """The used outputs of a node."""
         return [ref for ref in self._uses if ref.split(":", 1)[0] == node]

@@ -30,7 +30,7 @@ from graphfreeze.passes.undo_concrete import rename_concrete
 from graphfreeze.passes.undo_functions import Undo
 from graphfreeze.passes.undo_nodes import remove_handles
 from graphfreeze.passes.undo_objects import nodes_of, undo_objects
-from graphfreeze.passes.undo_ops import restore_ops, used_ops
+from graphfreeze.passes.undo_ops import restore_ops, silenced_ops, used_ops
 from graphfreeze.passes.undo_saver import undo_saver
 from graphfreeze.savedmodel import (
     Draft,
@@ -121,7 +121,7 @@ def keep_linked(draft: Draft, weights: Weights) -> tuple[str, ...]:
 def _take_off(draft: Draft, meta: MetaGraphDef) -> TakenOff:
     trace = trace_meta_graph(draft, meta)
     marks = read_marks(draft, meta, trace)
-    ops = used_ops(meta)
+    ops, silenced = used_ops(meta), silenced_ops(meta)
     _Values(draft, meta, trace).restore(marks)
     changes = _root_changes(meta, trace, marks)
     before = copy.deepcopy(draft.bundle_graph)
@@ -133,7 +133,7 @@ def _take_off(draft: Draft, meta: MetaGraphDef) -> TakenOff:
     undo_saver(meta, handles, renamed)
     update_saved_graph(meta, before, draft.bundle_graph, renamed)
     _restore_functions(meta, handles, changes, marks)
-    restore_ops(meta, ops)
+    restore_ops(meta, ops, silenced)
     paths = object_paths(meta.object_graph_def)
     places = {v.index: paths.get(moved[v.node_id], v.path) for v in trace.variables if v.node_id in moved}
     frozen = (Lifted(trace.variables[f.variable].name, places[f.variable], f.region, f.fact) for f in marks.frozen)
@@ -205,7 +205,8 @@ def _rename_keys(draft: Draft) -> dict[str, str]:
 def _restore_functions(meta: MetaGraphDef, handles: set[str], changes: Mapping[str, Change], marks: Marks) -> None:
     main = Scope(meta.graph_def)
     saver = {producer(meta.saver_def.restore_op_name), producer(meta.saver_def.save_tensor_name)}
-    undo = Undo({f.signature.name: f for f in meta.graph_def.library.function})
+    functions = {f.signature.name: f for f in meta.graph_def.library.function}
+    undo = Undo(functions, saved_again=marks.saved_again)
     for node in main.node_list:
         if node.op in CALLS and node.name not in saver:
             undo.undo_call(main, node, handles)

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from graphfreeze.graph.attrs import GUARDED, SILENCED, bytes_attr
+from graphfreeze.graph.attrs import GUARDED, OP, SILENCED, bytes_attr
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
@@ -42,7 +42,7 @@ def guard_writes(work: Work, scope: Scope, names: FreshNames, body: Body, storag
             _surround(scope, names, merge, write, guard, handles)
     silent += slot_writes(scope, body, work.trace.variables, silent)
     for write in silent:
-        _silence(scope, scope.nodes[write.node])
+        _silence(work, scope, scope.nodes[write.node])
 
 
 def _surround(
@@ -64,14 +64,14 @@ def _surround(
     emit.node_of(restore.after(f"^{node.name}")).name = name
 
 
-def _silence(scope: Scope, node: NodeDef) -> None:
-    was = NodeDef()
-    was.CopyFrom(node)
-    # Arguments may have other names when the model was saved again; their positions stay.
-    was.input[:] = [f"@{scope.arguments.index(t)}" if t in scope.arguments else t for t in node.input]
+def _silence(work: Work, scope: Scope, node: NodeDef) -> None:
+    was = scope.remembered(node)
+    definition = next((o for o in work.meta.meta_info_def.stripped_op_list.op if o.name == node.op), None)
     controls = [text for text in node.input if is_control(text)]
     node.op = "NoOp"
     del node.input[:]
     node.input.extend(controls)
     node.attr.clear()
-    node.attr[SILENCED].CopyFrom(bytes_attr(was.SerializeToString(deterministic=True)))
+    node.attr[SILENCED].CopyFrom(bytes_attr(was))
+    if definition is not None:
+        node.attr[OP].CopyFrom(bytes_attr(definition.SerializeToString(deterministic=True)))

@@ -115,7 +115,7 @@ def _tensor_name(ref: str) -> str:
 
 def read_value(scope: Scope, names: FreshNames, node: NodeDef, merge: Merge, value: str) -> None:
     """Turns a reading node into one that takes the value; consumers follow the changed output name."""
-    original = node.SerializeToString(deterministic=True)
+    original = scope.remembered(node)
     raw = scope.ref(node.name, node.op)
     uses = scope.uses(raw)
     inputs = [value, *node.input[1:]]

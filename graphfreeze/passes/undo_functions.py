@@ -50,8 +50,9 @@ class _Shared:
 class Undo:
     """Rebuilds functions, each once per change; ``variants`` are the results by the name they replace."""
 
-    def __init__(self, functions: Mapping[str, FunctionDef]) -> None:
+    def __init__(self, functions: Mapping[str, FunctionDef], *, saved_again: bool) -> None:
         self.functions = functions
+        self._saved_again = saved_again
         self.variants: dict[str, list[FunctionDef]] = {}
         self._built: dict[tuple[str, Change], str] = {}
         self._shared: dict[tuple[str, bytes], list[_Shared]] = {}
@@ -114,13 +115,13 @@ class Undo:
         function = FunctionDef()
         function.CopyFrom(self.functions[name])
         origin = _take_origin(function)
-        restore_writes(Scope(function))
+        restore_writes(Scope(function), saved_again=self._saved_again)
         scope = Scope(function)
         ours = handed_on(scope, [scope.arguments[i] for i in change.dropped])
         for node in scope.node_list:
             if node.op in CALLS:
                 self.undo_call(scope, node, ours)
-        restore_changed(scope)
+        restore_changed(scope, ours)
         remove_added(scope, ours)
         for position, note in change.handles:
             restore_handle(scope, position, note)

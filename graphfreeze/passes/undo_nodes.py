@@ -20,21 +20,30 @@ def handed_on(scope: Scope, ours: Collection[str]) -> frozenset[str]:
         more = {
             n.name
             for n in scope.node_list
-            if n.op in FORWARDS and n.name not in found and n.input and producer(n.input[0]) in found
+            if n.op in FORWARDS
+            and CHANGED not in n.attr
+            and n.name not in found
+            and n.input
+            and producer(n.input[0]) in found
         }
         found |= more
         pending = bool(more)
     return frozenset(found)
 
 
-def restore_changed(scope: Scope) -> None:
-    """Turns nodes that take a value into the reading nodes that they were; consumers follow the output's name."""
+def restore_changed(scope: Scope, ours: Collection[str]) -> None:
+    """Turns nodes that take a value into the reading nodes that they were; consumers follow the output's name.
+
+    A value that came in as one of ``ours`` gives way to the handle that stayed beside it.
+    """
     for node in scope.node_list:
         if CHANGED not in node.attr:
             continue
-        was = NodeDef.FromString(node.attr[CHANGED].s)
+        was = scope.recalled(node.attr[CHANGED].s)
         raw, restored = scope.ref(node.name, node.op), scope.ref(node.name, was.op)
-        data = [text for text in node.input if not is_control(text)][: sum(not is_control(t) for t in was.input)]
+        data = scope.data_inputs(node)[: len(scope.data_inputs(was))]
+        if producer(data[0]) in ours:
+            data[0] = was.input[0]
         controls = [text for text in node.input if is_control(text)]
         shapes = node.attr["_output_shapes"].SerializeToString() if "_output_shapes" in node.attr else None
         node.op = was.op
@@ -49,24 +58,25 @@ def restore_changed(scope: Scope) -> None:
             _repoint(scope, {scope.canonical(raw): restored})
 
 
-def restore_writes(scope: Scope) -> None:
-    """Takes guards off: a write that was surrounded gets its name back, one that was silenced runs again."""
+def restore_writes(scope: Scope, *, saved_again: bool) -> None:
+    """Takes guards off: a write that was surrounded gets its name back, one that was silenced runs again.
+
+    Where TensorFlow has saved the model again it has dropped the devices of ops that take a variable.
+    """
     inner = {n.name: n.attr[GUARDED].s.decode() for n in scope.node_list if GUARDED in n.attr}
     added = {n.name for n in scope.node_list if ADDED in n.attr}
     _keep(scope, [n for n in scope.node_list if n.name not in added & set(inner.values())])
     for node in scope.node_list:
         if SILENCED in node.attr:
-            controls = [text for text in node.input if is_control(text)]
-            node.CopyFrom(NodeDef.FromString(node.attr[SILENCED].s))
-            data = [text for text in node.input if not is_control(text)]
-            node.input[:] = [
-                *(scope.arguments[int(text[1:])] if text.startswith("@") else text for text in data),
-                *controls,
-            ]
+            controls, device = [text for text in node.input if is_control(text)], node.device
+            node.CopyFrom(scope.recalled(node.attr[SILENCED].s))
+            node.input[:] = [*scope.data_inputs(node), *controls]
+            node.device = "" if saved_again else device
         elif GUARDED in node.attr:
             node.name = inner[node.name]
             del node.attr[GUARDED]
-            node.input[:] = [t for t in node.input if not (is_control(t) and producer(t) in added)]
+            ours = added - set(inner.values())
+            node.input[:] = [t for t in node.input if not (is_control(t) and producer(t) in ours)]
         node.input[:] = [_renamed(text, inner) for text in node.input]
     for result, text in list(scope.proto.ret.items()) if scope.in_function else ():
         scope.proto.ret[result] = _renamed(text, inner)

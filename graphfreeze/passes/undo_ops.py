@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
+from graphfreeze.graph.attrs import OP
 from graphfreeze.graph.refs import attr_of
-from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
+from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef, OpDef
 
 _FOLLOWED = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def silenced_ops(meta: MetaGraphDef) -> list[bytes]:
+    """Definitions of the ops of writes that a rewrite silenced."""
+    found = {node.attr[OP].s for f in meta.graph_def.library.function for node in f.node_def if OP in node.attr}
+    return sorted(found)
 
 
 def used_ops(meta: MetaGraphDef) -> set[str]:
@@ -23,12 +32,17 @@ def used_ops(meta: MetaGraphDef) -> set[str]:
     return used - functions.keys()
 
 
-def restore_ops(meta: MetaGraphDef, before: set[str]) -> None:
-    """Takes out of the list what only our nodes used; ``before`` are the ops that were used with them."""
+def restore_ops(meta: MetaGraphDef, before: set[str], silenced: Collection[bytes]) -> None:
+    """Takes out of the list what only our nodes used; ``before`` are the ops that were used with them.
+
+    What was silenced when the model was saved again comes back to its place: the list is in the order of names.
+    """
     listed = meta.meta_info_def.stripped_op_list.op
-    gone = before - used_ops(meta)
-    kept = [op.SerializeToString() for op in listed if op.name not in gone]
-    if len(kept) != len(listed):
-        kind = type(listed[0])
+    used = used_ops(meta)
+    gone = before - used
+    kept = [OpDef.FromString(op.SerializeToString()) for op in listed if op.name not in gone]
+    names = {op.name for op in kept}
+    back = [op for op in map(OpDef.FromString, silenced) if op.name in used and op.name not in names]
+    if listed and (back or len(kept) != len(listed)):
         del listed[:]
-        listed.extend(kind.FromString(data) for data in kept)
+        listed.extend(sorted([*kept, *back], key=lambda op: op.name) if back else kept)

@@ -206,8 +206,9 @@ def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) 
 
 def _warnings(planned: MetaGraphPlan) -> list[str]:
     found: list[str] = []
-    masked = [planned.label(v) for v in planned.variables if v.strategy is Strategy.MASK]
-    live = [planned.label(v) for v in planned.variables if v.copy is Copy.LIVE]
+    # No optimizer is given a statistic.
+    masked = [planned.label(v) for v in planned.variables if v.strategy is Strategy.MASK and v.kind != "statistic"]
+    live = [planned.label(v) for v in planned.variables if v.copy is Copy.LIVE and v.kind != "statistic"]
     if masked:
         found.append(
             f"{_names(masked)}: strategy 'mask' is exact for element-wise optimizers; those with statistics over a "

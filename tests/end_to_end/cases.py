@@ -101,6 +101,8 @@ def makes_sense(case: dict[str, str]) -> bool:
     if case.get("strategy", "auto") not in KINDS[kind].strategies:
         return False
     frozen = frozen_in(case["fixture"], kind, choice)
+    if case.get("strategy") == "split" and any(v.writes for v in frozen):
+        return False
     if choice == "all":
         # The same as "even" where there is one; and whole variables, all of them, leave no gradient to compare.
         return len(frozen) > 1 and kind not in ("whole", "strict")

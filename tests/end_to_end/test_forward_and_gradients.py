@@ -41,7 +41,7 @@ def original_of(fixture):
     from tests.helpers.models import FIXTURES
     from tests.helpers.promises import Original
 
-    return Original(MODELS / fixture, FIXTURES[fixture].training())
+    return Original(MODELS / fixture, FIXTURES[fixture].training(), FIXTURES[fixture].skip)
 
 
 @pytest.mark.parametrize("case", CASES, ids=label)

@@ -45,7 +45,7 @@ def python_model(name):
     from recipes import train_steps
     from recipes.common import Numbers
 
-    made = {
+    return {
         "train_keras": lambda: train_steps.Keras3Step(Numbers(name)),
         "train_tf_keras": lambda: train_steps.TfKerasStep(Numbers(name)),
         "train_ops": lambda: train_steps.RawSteps(Numbers(name), ["momentum", "nesterov", "adagrad", "ftrl"]),
@@ -53,7 +53,6 @@ def python_model(name):
             Numbers(name), ["rmsprop", "centered_rmsprop", "proximal_adagrad"]
         ),
     }[name]()
-    return made
 
 
 def restored(name):

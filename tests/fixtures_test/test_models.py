@@ -56,7 +56,10 @@ def test_every_function_runs_and_repeats_itself(name):
     run = {key.partition(", integers")[0] for key, outputs in first.items() if not isinstance(outputs, Failure)}
     failed = {key for key in first if key.partition(", integers")[0] not in run}
     assert {key.partition(", integers")[0] for key in failed} == UNUSABLE_INPUTS.get(name, frozenset())
-    assert_all_bits_equal(second, first)
+    dropout = FIXTURES[name].skip if name == "train_loop" else frozenset()
+    assert_all_bits_equal(
+        {k: v for k, v in second.items() if k not in dropout}, {k: v for k, v in first.items() if k not in dropout}
+    )
 
 
 @pytest.mark.parametrize("name", NAMES)

@@ -101,7 +101,8 @@ def trace_of(name):
 
 
 def test_every_fixture_is_listed():
-    assert set(READS) == {path.name for path in MODELS.iterdir()}
+    # Training steps read dozens of slots; models_expected.toml has their numbers.
+    assert set(READS) == {path.name for path in MODELS.iterdir() if not path.name.startswith("train_")}
 
 
 @pytest.mark.parametrize("name", READS)

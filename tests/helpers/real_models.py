@@ -10,7 +10,7 @@ import json
 import os
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -73,7 +73,7 @@ def original_of(path: Path) -> Any:
     return Original(path, None)  # type: ignore[arg-type] (it is not trained here)
 
 
-def signature_outputs(path: Path, number: int = 0) -> dict[str, dict[str, Any]]:
+def signature_outputs(path: Path, number: int = 0, skip: Collection[str] = ()) -> dict[str, dict[str, Any]]:
     """The outputs of every signature through the TF1 loader; none where that loader cannot restore the model."""
     import tensorflow as tf
 
@@ -82,7 +82,7 @@ def signature_outputs(path: Path, number: int = 0) -> dict[str, dict[str, Any]]:
     with tf.compat.v1.Session(graph=tf.Graph()) as session:
         tf.compat.v1.saved_model.load(session, list(meta.meta_info_def.tags), str(path))
         for name in sorted(meta.signature_def):
-            if name.startswith("__"):
+            if name.startswith("__") or name in skip:
                 continue
             signature = meta.signature_def[name]
             outputs = {key: info.name for key, info in sorted(signature.outputs.items())}
