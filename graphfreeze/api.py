@@ -17,7 +17,7 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
-from graphfreeze.errors import InputOutputError, NoMatchError, UnsupportedModelError, UsageError
+from graphfreeze.errors import InputOutputError, NoMatchError, UsageError
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.passes.execute import execute_plan
 from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
@@ -206,7 +206,7 @@ def freeze(
     kept = False
     try:
         exported = export(model, scratch / "source", inputs)
-        made = _rewrite_export(scratch, exported.advice, freeze=freeze, train=train, add=add, **options)
+        made = _rewrite_export(scratch, freeze=freeze, train=train, add=add, **options)
         shutil.rmtree(scratch / "source")
         frozen = load_frozen(exported, scratch / "frozen", made)
         # Assets are read again when the object is saved, so they live as long as it does.
@@ -221,8 +221,8 @@ def freeze(
     return frozen
 
 
-def _rewrite_export(scratch: Path, advice: str, **arguments: Any) -> Plan:
-    """Rewrites a saved object; errors say what they can say of an object, which has no path on disk."""
+def _rewrite_export(scratch: Path, **arguments: Any) -> Plan:
+    """Rewrites a saved object, which has no path that could be inspected: an error names its variables instead."""
     source = scratch / "source"
     try:
         return rewrite(source, scratch / "frozen", **arguments)
@@ -232,11 +232,6 @@ def _rewrite_export(scratch: Path, advice: str, **arguments: Any) -> Plan:
         names = [m.label(v) for m in inspect(source).meta_graphs for v in m.variables]
         shown = ", ".join(f"'{n}'" for n in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         raise NoMatchError(f"{str(error).removesuffix(_INSPECT)}: {shown}") from error
-    except UnsupportedModelError as error:
-        held = [v for m in plan(source, **arguments).meta_graphs for v in m.touched()]
-        if not (advice and any(v.writes for v in held)):
-            raise
-        raise UnsupportedModelError(f"{error}. {advice}") from error
 
 
 def _plain(draft: Draft) -> TakenOff:

@@ -30,8 +30,6 @@ class Exported:
     """Loads the rewritten SavedModel: the frozen object, and what ``tf.saved_model.load`` returned."""
     warnings: tuple[str, ...] = ()
     """What of the object the frozen one will not have."""
-    advice: str = ""
-    """What to do about a selected variable that the object writes itself."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -36,7 +36,7 @@ class FrozenLayer(keras.layers.Layer):  # type: ignore[misc]
     def __init__(self, name: str, loaded: Any, traced: Traced, dtype: Any) -> None:
         # Inputs are cast to what was traced, which is not what Keras's policy would cast them to.
         super().__init__(name=name, dtype=dtype, autocast=False)
-        # XLA takes fewer ops than a graph may hold; compile(jit_compile=True) still asks for it.
+        # XLA takes fewer ops than a graph may hold, and Keras would use it unasked.
         self.supports_jit = False
         self.loaded = loaded
         # In an object of ours, because Keras puts its own containers in the place of those on attributes.

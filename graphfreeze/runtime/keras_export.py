@@ -30,11 +30,6 @@ _CARRIED = frozenset(
     | {"compute_output_shape", "compute_output_spec"}
 )
 """Methods that are in the graph, or that a frozen model has its own of."""
-_ADVICE = (
-    "In training mode a Keras layer updates its statistics only while it trains. Set layer.trainable = False on that "
-    "layer before freezing: then nothing of it moves in training, and it needs no selector. Or select its weights "
-    "without its statistics"
-)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +75,7 @@ def export_keras(model: Any, folder: Path, inputs: Any = None) -> Exported:
 
         return load_keras(path, traced, plan)
 
-    return Exported(model, variables, load, _left_behind(model), _ADVICE)
+    return Exported(model, variables, load, _left_behind(model))
 
 
 def _export_again(model: Any, origin: Any, folder: Path, inputs: Any) -> Exported:
@@ -89,7 +84,7 @@ def _export_again(model: Any, origin: Any, folder: Path, inputs: Any) -> Exporte
         raise UsageError("inputs= is for a model that is traced; this one is frozen already and keeps its inputs")
     save_object(origin.loaded, folder, f"the model '{model.name}'")
     storage = {s.key: object_at(origin.loaded, s.place) for s in origin.sources}
-    return Exported(model, lambda: storage, origin.exported.load, advice=_ADVICE)
+    return Exported(model, lambda: storage, origin.exported.load)
 
 
 def _trace(model: Any, specs: tuple[Any, ...]) -> tuple[Traced, Any, Mapping[str, Any]]:

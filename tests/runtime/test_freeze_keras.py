@@ -147,6 +147,9 @@ def test_callbacks_and_weights(tmp_path):
     frozen.load_weights(file)
     for one, other in zip(frozen.get_weights(), restored, strict=True):
         assert_bits_equal(one, other)
+    again = graphfreeze.freeze(small(), freeze="net/hidden/kernel[:2]")
+    again.load_weights(file)
+    assert_bits_equal(again(X), frozen(X))
     other = graphfreeze.freeze(small(), freeze="net/head/kernel[:2]")
     with pytest.raises(
         ValueError, match="The weights are not those of this frozen model: it has 5 variables, the file 5"
@@ -263,21 +266,22 @@ def test_frozen_again():
     assert [v.path for v in replaced.non_trainable_variables] == ["net/head/bias"]
 
 
-def test_statistics_that_are_written():
+def test_a_layer_that_normalises():
+    """Frozen as a whole it stays, statistics and all; one that Keras does not train moves nothing either."""
     model = small(keras.layers.BatchNormalization(name="norm"))
-    with pytest.raises(UnsupportedModelError, match="Cannot freeze 'net/norm/moving_mean': node ") as error:
-        quietly(graphfreeze.freeze, model, freeze="net/norm/**")
-    assert str(error.value).endswith(
-        "In training mode a Keras layer updates its statistics only while it trains. Set layer.trainable = False on "
-        "that layer before freezing: then nothing of it moves in training, and it needs no selector. Or select its "
-        "weights without its statistics"
-    )
-    model.get_layer("norm").trainable = False
-    frozen = graphfreeze.freeze(model, freeze="net/hidden/kernel[:1]")
+    before = {v.path: v.numpy() for v in model.get_layer("norm").variables}
+    frozen = graphfreeze.freeze(model, freeze="net/norm/**")
+    assert not np.array_equal(frozen(X, training=True), frozen(X))
     frozen.compile("sgd", "mse")
     frozen.fit(X, Y, verbose=0)
-    for variable in model.get_layer("norm").variables:
-        assert_bits_equal(graphfreeze.value(frozen, variable.path), variable.numpy())
+    model.get_layer("norm").trainable = False
+    other = graphfreeze.freeze(model, freeze="net/hidden/kernel[:1]")
+    assert_bits_equal(other(X, training=True), other(X))
+    other.compile("sgd", "mse")
+    other.fit(X, Y, verbose=0)
+    for path, value in before.items():
+        assert_bits_equal(graphfreeze.value(frozen, path), value)
+        assert_bits_equal(graphfreeze.value(other, path), value)
 
 
 def test_refused_models():
