@@ -110,21 +110,24 @@ class FrozenModel(keras.Model):  # type: ignore[misc]
         super().__init__(name=name, dtype=layer.dtype_policy, autocast=False)
         self.supports_jit = False
         self.frozen_layer = layer
-        self._names = tuple(names)[: layer.argument_count]
+        self._names = tuple(names)
         self.built = True
 
     def call(self, *inputs: Any, **named: Any) -> Any:
         """Runs the layer; replaced by one with the source's signature."""
         bound = self._call_signature.bind(*inputs, **named).arguments
         training = {"training": bound.pop("training")} if "training" in bound else {}
-        expected = tuple(self._names)
-        more = [n for n, v in bound.items() if n not in expected and v is not None]
-        if more or not set(expected) <= set(bound):
+        given: list[Any] = []
+        for name in [n for n in self._names if n in bound]:
+            several = self._call_signature.parameters[name].kind is inspect.Parameter.VAR_POSITIONAL
+            given.extend(bound[name] if several else [bound[name]])
+        more = [n for n, v in bound.items() if n not in self._names and v is not None]
+        if more or len(given) != self.frozen_layer.argument_count:
             raise UsageError(
-                f"The frozen model '{self.name}' takes the arguments that it was traced for, {_listed(expected)}, "
+                f"The frozen model '{self.name}' takes the arguments that it was traced for, {_listed(self._names)}, "
                 f"found {_listed(bound)}. Freeze again and pass inputs= with an example of each argument"
             )
-        return self.frozen_layer(*(bound[n] for n in expected), **training)
+        return self.frozen_layer(*given, **training)
 
     def get_config(self) -> Never:
         """A frozen model has no config; see ``FrozenLayer.get_config``."""
@@ -139,7 +142,7 @@ def load_keras(folder: Path, traced: Traced, plan: Plan) -> tuple[keras.Model, A
     layer = FrozenLayer(f"{source.name}_frozen", loaded, traced, source.dtype_policy)
     _keep_constraints(layer, traced, plan)
     if symbolic is None:
-        return _subclassed(source, layer), loaded
+        return _subclassed(source, layer, traced.specs), loaded
     inputs = keras.tree.map_structure(
         lambda x: keras.Input(batch_shape=x.shape, dtype=x.dtype, name=x.name, sparse=x.sparse), symbolic
     )
@@ -151,7 +154,7 @@ def load_keras(folder: Path, traced: Traced, plan: Plan) -> tuple[keras.Model, A
     return model, loaded
 
 
-def _subclassed(source: Any, layer: FrozenLayer) -> FrozenModel:
+def _subclassed(source: Any, layer: FrozenLayer, specs: tuple[Any, ...]) -> FrozenModel:
     signature = inspect.signature(source.call)
     receiver = inspect.Parameter("self", inspect.Parameter.POSITIONAL_OR_KEYWORD)
 
@@ -160,7 +163,7 @@ def _subclassed(source: Any, layer: FrozenLayer) -> FrozenModel:
 
     call.__signature__ = signature.replace(parameters=[receiver, *signature.parameters.values()])  # type: ignore[attr-defined]
     made: type[FrozenModel] = type(f"Frozen{type(source).__name__}", (FrozenModel,), {"call": call})
-    return made(layer, [n for n in signature.parameters if n not in ("training", "mask")], source.name)
+    return made(layer, list(signature.bind(*specs).arguments), source.name)
 
 
 def _keras_variables(loaded: Any, traced: Traced) -> list[keras.Variable]:

@@ -231,6 +231,32 @@ def test_arguments_of_a_subclassed_model():
         frozen(tf.cast(ids, tf.float32), scale)
 
 
+class Many(keras.Model):
+    """Any number of arguments, and one that has a default."""
+
+    def __init__(self):
+        super().__init__(name="many")
+        self.head = keras.layers.Dense(3, name="head")
+        self.head.build((None, 4))
+
+    def call(self, *inputs, shift=None):
+        return self.head(sum(inputs)) + (0.0 if shift is None else shift)
+
+
+@pytest.mark.filterwarnings("ignore:.*build:UserWarning")
+def test_arguments_that_were_not_traced():
+    keras.utils.clear_session()
+    model = Many()
+    expected = model(X, X)
+    frozen = graphfreeze.freeze(model, freeze="**/kernel[:1]", inputs=(X, X))
+    assert_bits_equal(frozen(X, X), expected)
+    for arguments, options, found in (((X,), {}, "'inputs'"), ((X, X), {"shift": X[:, :3]}, "'inputs', 'shift'")):
+        with pytest.raises(
+            UsageError, match=f"arguments that it was traced for, 'inputs', found {found}. Freeze again"
+        ):
+            frozen(*arguments, **options)
+
+
 def test_what_stays_behind_is_named():
     keras.utils.clear_session()
     model = Subclassed()
