@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphfreeze.api import finalize, inspect, plan, rewrite
+    from graphfreeze.api import finalize, freeze, inspect, plan, rewrite
     from graphfreeze.errors import (
         GraphfreezeError,
         InputOutputError,
@@ -23,12 +23,13 @@ if TYPE_CHECKING:
     )
     from graphfreeze.passes.finalize import Finalized
     from graphfreeze.planning.plan import Plan
+    from graphfreeze.runtime.copy_back import CopiedBack, finalize_into
     from graphfreeze.runtime.loaded import trainable_variables, value
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "graphfreeze.api": ("finalize", "inspect", "plan", "rewrite"),
+    "graphfreeze.api": ("finalize", "freeze", "inspect", "plan", "rewrite"),
     "graphfreeze.errors": (
         "GraphfreezeError",
         "InputOutputError",
@@ -42,11 +43,13 @@ _HOMES = {
     ),
     "graphfreeze.passes.finalize": ("Finalized",),
     "graphfreeze.planning.plan": ("Plan",),
+    "graphfreeze.runtime.copy_back": ("CopiedBack", "finalize_into"),
     "graphfreeze.runtime.loaded": ("trainable_variables", "value"),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "CopiedBack",
     "Finalized",
     "GraphfreezeError",
     "InputOutputError",
@@ -59,6 +62,8 @@ __all__ = [
     "UsageError",
     "VerificationError",
     "finalize",
+    "finalize_into",
+    "freeze",
     "inspect",
     "plan",
     "rewrite",

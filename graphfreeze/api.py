@@ -1,19 +1,23 @@
 """The architecture, read from top to bottom: what each command does, one call per step.
 
 ``inspect``, ``plan``, ``rewrite`` and ``finalize`` work on protobufs and bytes; no op of a model runs, and TensorFlow
-is not started. All return plain values.
+is not started. All return plain values. ``freeze`` takes an object of a process in which TensorFlow runs already.
 """
 
 from __future__ import annotations
 
 import json
+import shutil
+import tempfile
+import warnings
+import weakref
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Unpack
+from typing import Any, Unpack
 
-from graphfreeze.errors import InputOutputError, UsageError
+from graphfreeze.errors import InputOutputError, NoMatchError, UsageError
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.passes.execute import execute_plan
 from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
@@ -21,10 +25,16 @@ from graphfreeze.passes.frozen_view import show_freeze
 from graphfreeze.passes.refreeze import held_again, matching, plan_again
 from graphfreeze.planning import Options, Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
+from graphfreeze.runtime.exported import load_frozen
+from graphfreeze.runtime.objects import export
 from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
 
 PathIn = str | PathLike[str]
 Progress = Callable[[int, int], None]
+_INSPECT = ": graphfreeze inspect MODEL"
+"""How the message of a selector without a match ends: what to do with a model on disk."""
+_SHOWN = 10
+"""Names that it shows instead for a model in memory."""
 
 
 def inspect(model: PathIn, *, tags: Iterable[str] | None = None) -> Plan:
@@ -158,6 +168,72 @@ def finalize(
     warnings += keep_linked(draft, weights)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return Finalized(tuple(v.name for v in lifted), warnings, str(out))
+
+
+def freeze(
+    model: Any,
+    *,
+    freeze: Selectors = (),
+    train: Selectors = (),
+    add: bool = False,
+    inputs: Any = None,
+    **options: Unpack[PlanOptions],
+) -> Any:
+    """An object of the same calling convention, with new variables at the values of now, frozen and ready to train.
+
+    The object is saved to a temporary folder, rewritten as any SavedModel is, and loaded; it is not changed itself.
+    What the new object will not have (untraced functions, plain Python methods) is named in a ``UserWarning``, as are
+    the warnings of the plan.
+
+    Args:
+        model: What ``tf.saved_model.load`` returned, a ``tf.Module``, or a built Keras 3 model on TensorFlow. A Keras
+            model gives a Keras model that is not compiled; its variables are selected by their Keras paths.
+        freeze: As for ``plan``.
+        train: As for ``plan``.
+        add: As for ``plan``; extends the freeze that the object already has.
+        inputs: Example inputs or ``tf.TensorSpec``s to trace for: ``__call__`` of a ``tf.Module``, or a subclassed
+            Keras model whose inputs are not one plain float tensor each. A tuple lists several arguments; the first
+            axis of an example is the batch.
+        **options: See ``PlanOptions``; an object has one meta graph, so ``tags`` are refused.
+
+    Raises:
+        UsageError: the object is none of these or was never traced, or as for ``plan``.
+        UnsupportedModelError: as for ``rewrite``, or a Keras input is optional.
+        NoMatchError, NothingToTrainError, InputOutputError: as for ``rewrite``.
+    """
+    if options.get("tags") is not None:
+        raise UsageError("tags= select a meta graph of a SavedModel on disk; an object in memory has only one")
+    scratch = Path(tempfile.mkdtemp(prefix="graphfreeze-"))
+    assets = scratch / "frozen" / "assets"
+    kept = False
+    try:
+        exported = export(model, scratch / "source", inputs)
+        made = _rewrite_export(scratch, freeze=freeze, train=train, add=add, **options)
+        shutil.rmtree(scratch / "source")
+        frozen = load_frozen(exported, scratch / "frozen", made)
+        # Assets are read again when the object is saved, so they live as long as it does.
+        kept = assets.is_dir() and any(assets.iterdir())
+        if kept:
+            weakref.finalize(frozen, shutil.rmtree, scratch, ignore_errors=True)
+    finally:
+        if not kept:
+            shutil.rmtree(scratch, ignore_errors=True)
+    for text in (*exported.warnings, *made.warnings):
+        warnings.warn(text, UserWarning, stacklevel=2)
+    return frozen
+
+
+def _rewrite_export(scratch: Path, **arguments: Any) -> Plan:
+    """Rewrites a saved object, which has no path that could be inspected: an error names its variables instead."""
+    source = scratch / "source"
+    try:
+        return rewrite(source, scratch / "frozen", **arguments)
+    except NoMatchError as error:
+        if not str(error).endswith(_INSPECT):
+            raise
+        names = [m.label(v) for m in inspect(source).meta_graphs for v in m.variables]
+        shown = ", ".join(f"'{n}'" for n in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
+        raise NoMatchError(f"{str(error).removesuffix(_INSPECT)}: {shown}") from error
 
 
 def _plain(draft: Draft) -> TakenOff:

@@ -31,7 +31,7 @@ def test_every_error_is_public():
     assert classes <= set(graphfreeze.__all__)
 
 
-@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize"])
+@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze"])
 def test_options_are_keyword_only_and_everything_is_annotated(name):
     signature = inspect.signature(getattr(graphfreeze, name))
     positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

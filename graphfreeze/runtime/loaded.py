@@ -1,7 +1,7 @@
 """Questions about a rewritten model that is loaded: what trains, and what the effective values are.
 
-Works on what ``tf.saved_model.load`` returned. Nothing here is needed to train: without graphfreeze the same list is
-``loaded.graphfreeze.info.concrete_functions[0].trainable_variables``.
+Works on what ``tf.saved_model.load`` or ``graphfreeze.freeze`` returned. Nothing here is needed to train: without
+graphfreeze the same list is ``loaded.graphfreeze.info.concrete_functions[0].trainable_variables``.
 """
 
 from __future__ import annotations
@@ -15,25 +15,32 @@ from numpy.typing import NDArray
 
 from graphfreeze.errors import NoMatchError, UsageError
 from graphfreeze.lowering.facts import Fact, check_format, read_fact
+from graphfreeze.runtime.exported import origin_of
 
 
 def trainable_variables(loaded: Any) -> list[Any]:
     """The ``tf.Variable`` objects to give to an optimizer, in the order of the source, a part in its variable's place.
 
     Args:
-        loaded: What ``tf.saved_model.load`` returned for a rewritten model.
+        loaded: What ``tf.saved_model.load`` returned for a rewritten model, or what ``freeze`` returned. For a Keras
+            model they are its ``keras.Variable`` objects.
 
     Raises:
         UsageError: the model carries no freeze.
     """
-    return list(_info(loaded).concrete_functions[0].trainable_variables)
+    revived = _revived(loaded)
+    found = list(_info(revived).concrete_functions[0].trainable_variables)
+    if revived is loaded:
+        return found
+    trained = {id(v) for v in found}
+    return [v for v in loaded.variables if id(v.value) in trained]
 
 
 def value(loaded: Any, name: str) -> NDArray[Any]:
     """The effective value of a variable: the frozen value at frozen elements, the trained value elsewhere.
 
     Args:
-        loaded: What ``tf.saved_model.load`` returned for a rewritten model.
+        loaded: What ``tf.saved_model.load`` returned for a rewritten model, or what ``freeze`` returned.
         name: The variable's name, or its path in the object graph where several have that name.
 
     Returns:
@@ -43,10 +50,9 @@ def value(loaded: Any, name: str) -> NDArray[Any]:
         UsageError: the model carries no freeze.
         NoMatchError: no variable, or more than one, has that name.
     """
-    data = json.loads(_info(loaded)().numpy())
-    check_format(data.get("format"))
+    loaded = _revived(loaded)
+    data = read_info(loaded)
     wanted = name.removesuffix(":0")
-    new = {v.name.removesuffix(":0"): v for v in getattr(loaded.graphfreeze, "variables", ())}
     found = [d for d in data["variables"] if wanted == d["path"]]
     found = found or [d for d in data["variables"] if wanted == d["name"]]
     if len(found) > 1:
@@ -54,7 +60,20 @@ def value(loaded: Any, name: str) -> NDArray[Any]:
         raise NoMatchError(f"'{name}' names {len(found)} frozen variables. Give the path of one: {paths}")
     if not found:
         return _untouched(loaded, wanted)
-    return _effective(loaded, data["places"][found[0]["path"]], found[0], new)
+    return effective(loaded, data["places"][found[0]["path"]], found[0])
+
+
+def read_info(loaded: Any) -> dict[str, Any]:
+    """The facts that a rewritten model carries about itself."""
+    data: dict[str, Any] = json.loads(_info(loaded)().numpy())
+    check_format(data.get("format"))
+    return data
+
+
+def _revived(model: Any) -> Any:
+    """What ``tf.saved_model.load`` returned; a frozen Keras model keeps it."""
+    origin = origin_of(model)
+    return model if origin is None else origin.loaded
 
 
 def _info(loaded: Any) -> Any:
@@ -67,22 +86,38 @@ def _info(loaded: Any) -> Any:
     return holder.info
 
 
-def _effective(loaded: Any, place: Sequence[str], data: dict[str, Any], new: dict[str, Any]) -> NDArray[Any]:
-    masks: dict[str, str] = data["masks"]
-
-    def geometry(key: str) -> NDArray[np.generic] | None:
-        name = masks.get(f"mask:{key}")
-        return None if name is None else np.asarray(new[name].numpy())
-
-    fact: Fact = read_fact(data, geometry)
-    result = np.asarray(_at(loaded, place).numpy())
+def effective(loaded: Any, place: Sequence[str], data: dict[str, Any]) -> NDArray[Any]:
+    """The effective value of the variable at ``place``, put together from its facts and the storage."""
+    fact, new = _fact(loaded, data)
+    result = np.asarray(object_at(loaded, place).numpy())
     for held in fact.held:
         if held.name is not None:
             result = held.region.put(result, np.asarray(new[held.name].numpy()))
     return result
 
 
-def _at(loaded: Any, place: Sequence[str]) -> Any:
+def assign_effective(loaded: Any, place: Sequence[str], data: dict[str, Any], value: NDArray[Any]) -> None:
+    """The reverse of ``effective``: every storage of the variable gets its elements."""
+    fact, new = _fact(loaded, data)
+    object_at(loaded, place).assign(value)
+    for held in fact.held:
+        if held.name is not None:
+            new[held.name].assign(np.asarray(held.region.take(value)))
+
+
+def _fact(loaded: Any, data: dict[str, Any]) -> tuple[Fact, dict[str, Any]]:
+    """What became of a variable, and the new variables by name."""
+    new = {v.name.removesuffix(":0"): v for v in getattr(loaded.graphfreeze, "variables", ())}
+    masks: dict[str, str] = data["masks"]
+
+    def geometry(key: str) -> NDArray[np.generic] | None:
+        name = masks.get(f"mask:{key}")
+        return None if name is None else np.asarray(new[name].numpy())
+
+    return read_fact(data, geometry), new
+
+
+def object_at(loaded: Any, place: Sequence[str]) -> Any:
     """The object that child names lead to; list entries are numbers, dictionary entries keys."""
     found = loaded
     for part in place:
@@ -103,7 +138,7 @@ def _untouched(loaded: Any, name: str) -> NDArray[Any]:
     if name in captured:
         return np.asarray(captured[name].numpy())
     try:
-        return np.asarray(_at(loaded, name.split("/")).numpy())
+        return np.asarray(object_at(loaded, name.split("/")).numpy())
     except (NoMatchError, AttributeError, KeyError, IndexError, TypeError):
         known = ", ".join(f"'{n}'" for n in list(captured)[:5])
         raise NoMatchError(f"No variable is called '{name}'. Trainable are: {known}") from None
