@@ -17,7 +17,7 @@ COPIES = ("snapshot", "live")
 INDICES = ("[1:3]", "[:-1]", "[[0, 2, 5]]", "[:, 2]", "[[0, 7], [1, 5]]", "[0, 0]", "[::2, 1::2]", "")
 
 
-def writer(dtype):
+def writer(dtype):  # noqa: C901 (a class with one function for each way to write)
     import tensorflow as tf
 
     class Writer(tf.Module):
