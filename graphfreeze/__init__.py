@@ -8,6 +8,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from graphfreeze.version import __version__ as __version__
+
 if TYPE_CHECKING:
     from graphfreeze.api import finalize, freeze, inspect, plan, rewrite
     from graphfreeze.errors import (
@@ -26,7 +28,6 @@ if TYPE_CHECKING:
     from graphfreeze.runtime.copy_back import CopiedBack, finalize_into
     from graphfreeze.runtime.loaded import trainable_variables, value
 
-__version__ = "0.1.0"
 
 _HOMES = {
     "graphfreeze.api": ("finalize", "freeze", "inspect", "plan", "rewrite"),

@@ -25,7 +25,9 @@ from graphfreeze.passes.frozen_view import show_freeze
 from graphfreeze.passes.refreeze import held_again, matching, plan_again
 from graphfreeze.planning import Options, Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
+from graphfreeze.planning.training import asked, with_training
 from graphfreeze.runtime.exported import load_frozen
+from graphfreeze.runtime.gradients import ops_without_gradient
 from graphfreeze.runtime.objects import export
 from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
 
@@ -37,8 +39,10 @@ _SHOWN = 10
 """Names that it shows instead for a model in memory."""
 
 
-def inspect(model: PathIn, *, tags: Iterable[str] | None = None) -> Plan:
-    """What a SavedModel holds: meta graphs, signatures, variables, all their uses, and what of them is frozen.
+def inspect(model: PathIn, *, tags: Iterable[str] | None = None, deep: bool = False) -> Plan:
+    """What a SavedModel holds: variables, all their uses, what of them is frozen, and whether it can be trained.
+
+    ``deep`` also asks TensorFlow, which it starts, for ops without a gradient; no op of the model runs.
 
     Raises:
         InputOutputError: no SavedModel is there, or it is damaged.
@@ -47,7 +51,9 @@ def inspect(model: PathIn, *, tags: Iterable[str] | None = None) -> Plan:
     """
     draft = open_draft(Path(model))
     traces = trace_model(draft)
-    return show_freeze(draft, plan_model(draft, plan_task("inspect", tags=tags), traces), traces)
+    found = show_freeze(draft, plan_model(draft, plan_task("inspect", tags=tags), traces), traces)
+    found = with_training(draft, found, traces)
+    return asked(found, ops_without_gradient) if deep else found
 
 
 def plan(

@@ -130,9 +130,9 @@ def test_inspect_call(api):
     assert run("inspect", "M", "--tags", "serve, gpu").exit_code == 0
     assert run("inspect", "M", "--tags", "").exit_code == 0
     assert api.calls == [
-        ("inspect", (Path("M"),), {"tags": None}),
-        ("inspect", (Path("M"),), {"tags": ("serve", "gpu")}),
-        ("inspect", (Path("M"),), {"tags": ()}),
+        ("inspect", (Path("M"),), {"tags": None, "deep": False}),
+        ("inspect", (Path("M"),), {"tags": ("serve", "gpu"), "deep": False}),
+        ("inspect", (Path("M"),), {"tags": (), "deep": False}),
     ]
 
 

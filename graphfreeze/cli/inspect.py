@@ -2,20 +2,27 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
+import typer
+
 from graphfreeze.cli.options import Debug, Json, Model, Quiet, Tags, Verbose, refuse_both, split_tags
 from graphfreeze.cli.output import show
 
 
 def command(
     model: Model,
+    deep: Annotated[
+        bool, typer.Option("--deep", help="Also ask TensorFlow, which this starts, for ops without a gradient.")
+    ] = False,
     tags: Tags = None,
     json: Json = False,
     quiet: Quiet = False,
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """List the variables and where they are used."""
+    """List variables, their uses, and what can train."""
     refuse_both(quiet, verbose)
     from graphfreeze import api
 
-    show(api.inspect(model, tags=split_tags(tags)), json, quiet, verbose)
+    show(api.inspect(model, tags=split_tags(tags), deep=deep), json, quiet, verbose)

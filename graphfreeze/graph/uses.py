@@ -126,6 +126,11 @@ class Trace:
         yield self.main
         yield from self.bodies.values()
 
+    def trains(self, variable: Variable) -> bool:
+        """Whether an optimizer is given it: a weight, or the trainable part of one in a rewritten model."""
+        part = variable.trainable and "/graphfreeze/" in variable.name and is_float(variable.dtype)
+        return part or self.kind(variable) == "weight"
+
     def kind(self, variable: Variable) -> Kind:
         """``weight``, ``statistic`` or ``state``, in the sense of design.md."""
         if variable.is_state or not is_float(variable.dtype) or "/graphfreeze/" in variable.name:

@@ -11,6 +11,7 @@ from graphfreeze.graph.trace import Traces
 from graphfreeze.passes.marks import Frozen, Marks, has_marks, read_marks
 from graphfreeze.planning import Plan
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
+from graphfreeze.planning.records import FreezeRecord
 from graphfreeze.savedmodel import Draft
 from graphfreeze.selection import Copy, Strategy
 
@@ -38,7 +39,15 @@ def _marked(meta: MetaGraphPlan, marks: Marks) -> MetaGraphPlan:
         variables[index] = replace(variables[index], enabled=True, trainable=False)
     for frozen in marks.frozen:
         variables[frozen.variable] = _held(variables[frozen.variable], frozen)
-    return replace(meta, variables=tuple(variables))
+    return replace(meta, variables=tuple(variables), freeze=_record(marks))
+
+
+def _record(marks: Marks) -> FreezeRecord | None:
+    """What ``info`` notes; None where another tool has lost it."""
+    if not marks.holders:
+        return None
+    info = marks.holders[0].info
+    return FreezeRecord(info.get("version", ""), info["format"], info["source"], info["spec"])
 
 
 def _held(variable: VariablePlan, frozen: Frozen) -> VariablePlan:

@@ -18,6 +18,7 @@ from graphfreeze.passes.state import Work
 from graphfreeze.passes.variables import CHILD, mark_user_object
 from graphfreeze.savedmodel import DT_RESOURCE, append_node, children, node_paths
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, StructuredValue
+from graphfreeze.version import __version__
 
 INFO = "info"
 INFO_FUNCTION = "__inference_info_graphfreeze_0"
@@ -53,6 +54,7 @@ def add_info(work: Work) -> None:
 def _content(work: Work) -> bytes:
     data: dict[str, Any] = {
         "format": FORMAT,
+        "version": __version__,
         "source": work.source,
         "spec": work.spec,
         "variables": [json.loads(fact(m, beside_constants=False)) for m in work.merges.values()],

@@ -11,6 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from graphfreeze.errors import InputOutputError, UsageError
+from graphfreeze.planning.records import FreezeRecord, Training
 from graphfreeze.selection import Copy, Region, Strategy, region_from_dict, region_to_dict
 
 SCHEMA = 1
@@ -101,6 +102,10 @@ class MetaGraphPlan:
     variables: tuple[VariablePlan, ...]
     format: str = "TF2"
     """``TF2`` (has functions and an object graph) or ``TF1``."""
+    training: Training | None = None
+    """Whether it can be trained; ``inspect`` says so."""
+    freeze: FreezeRecord | None = None
+    """Of a rewritten model: what the rewrite noted of itself."""
 
     def label(self, variable: VariablePlan) -> str:
         """What a variable is called in messages: its name, or its path where names repeat."""
@@ -168,6 +173,8 @@ def _meta_graph_to_dict(meta: MetaGraphPlan) -> dict[str, Any]:
         "tags": list(meta.tags),
         "format": meta.format,
         "signatures": list(meta.signatures),
+        "training": None if meta.training is None else meta.training.to_dict(),
+        "freeze": None if meta.freeze is None else meta.freeze.to_dict(),
         "variables": [_variable_to_dict(v) for v in meta.variables],
     }
 

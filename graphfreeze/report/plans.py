@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from rich.text import Text
 
 from graphfreeze.report.layout import Column, Row, layout, printable, wrapped
+from graphfreeze.report.training import render_training
 
 if TYPE_CHECKING:
     from graphfreeze.planning.plan import MetaGraphPlan, Plan, VariablePlan
@@ -38,12 +39,14 @@ def render_plan(plan: Plan, *, width: int | None, verbose: bool = False, quiet: 
             lines += _meta_graph_header(meta, width)
         if not meta.variables:
             lines += wrapped("The model has no variables: there is nothing to freeze.", width)
+            lines += render_training(meta, width, verbose=verbose) if plan.command == "inspect" and not quiet else []
             continue
         if not quiet:
             table = _variable_lines(plan.command, meta, width, verbose)
             lines += [*table, Text()] if table else []
             lines += _untouched(meta, width) if plan.command != "inspect" and not verbose else []
         lines += _totals(meta, width)
+        lines += render_training(meta, width, verbose=verbose) if plan.command == "inspect" and not quiet else []
     if not plan.meta_graphs:
         lines += wrapped("The model has no meta graphs: there is nothing to freeze.", width)
     return lines

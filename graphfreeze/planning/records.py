@@ -1,0 +1,64 @@
+"""What ``inspect`` says of a meta graph beside its variables: whether it trains, and what a rewrite noted in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionTraining:
+    """One function or signature: how many of the weights that it reads a gradient can reach, and why no more."""
+
+    name: str
+    weights: int
+    read: int
+    why: str = ""
+    ops: tuple[str, ...] = ()
+    """Ops that a gradient has to pass."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"name": self.name, "weights": self.weights, "read": self.read, "why": self.why}
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """The answer for one meta graph."""
+
+    trains: bool
+    why: str
+    """In a few words; of a model that trains, what is peculiar about it."""
+    weights: int
+    """Weights that some function can train."""
+    functions: tuple[FunctionTraining, ...] = ()
+    without_gradient: tuple[str, ...] | None = None
+    """With ``--deep``: ops on the way that TensorFlow has no gradient for."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "trains": self.trains,
+            "why": self.why,
+            "weights": self.weights,
+            "functions": [f.to_dict() for f in self.functions],
+            "ops_without_gradient": None if self.without_gradient is None else list(self.without_gradient),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class FreezeRecord:
+    """What a rewrite noted in the model about itself."""
+
+    version: str
+    """Of graphfreeze; empty where it was not noted."""
+    format: int
+    """Of the marks."""
+    source: str
+    """Digest of the model that was rewritten."""
+    spec: dict[str, Any]
+    """The rules, as in a spec file."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"version": self.version, "format": self.format, "source": self.source, "spec": self.spec}
