@@ -1,0 +1,63 @@
+"""A converted checkpoint goes on as if training had never been interrupted, and comes back whole."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.conftest import MODELS
+
+pytestmark = pytest.mark.tf
+
+FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
+RULES = ("split", "mask", "live", "strict", "mixed", "enabled")
+OPTIMIZERS = (
+    "keras adam",
+    "keras adamw",
+    "keras momentum",
+    "keras ema",
+    "keras rmsprop",
+    "keras amsgrad",
+    "keras ftrl",
+    "keras sgd",
+    "keras nadam",
+    "keras loss scale",
+    "tf1 adam",
+    "tf1 momentum",
+    "tf1 adagrad",
+)
+CASES = [
+    ("split", "keras adam"),
+    ("mask", "keras momentum"),
+    ("live", "keras adam"),
+    ("strict", "keras ema"),
+    ("mixed", "keras rmsprop"),
+    ("mixed", "keras ftrl"),
+    ("mixed", "keras sgd"),
+    ("mixed", "keras loss scale"),
+    ("enabled", "keras adam"),
+    ("split", "tf1 momentum"),
+    ("mixed", "tf1 adam"),
+    ("strict", "tf1 adagrad"),
+]
+
+
+@pytest.mark.parametrize(
+    ("rule", "optimizer"), [(r, o) for r in RULES for o in OPTIMIZERS] if FULL else CASES, ids=lambda value: value
+)
+def test_the_same_trajectory(rule, optimizer, tmp_path):
+    from tests.checkpoints.trajectory import Course, keras_optimizers
+
+    Course(tmp_path, rule, keras_optimizers()[optimizer]).check()
+
+
+def test_the_same_trajectory_with_tf_keras():
+    command = [sys.executable, "-m", "tests.checkpoints.trajectory", *(RULES if FULL else ("mixed",))]
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    ran = subprocess.run(command, cwd=MODELS.parents[1], env=environment, capture_output=True, text=True, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    results = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    assert len(results) == 5 * (len(RULES) if FULL else 1)
+    assert not [r for r in results if r["result"] != "ok"]
