@@ -9,7 +9,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphfreeze.api import finalize, freeze, inspect, plan, rewrite
+    from graphfreeze.api import checkpoint, diff, finalize, freeze, inspect, plan, rewrite
+    from graphfreeze.checkpoints.convert import Converted
+    from graphfreeze.comparison.difference import Difference
     from graphfreeze.errors import (
         GraphfreezeError,
         InputOutputError,
@@ -29,7 +31,9 @@ if TYPE_CHECKING:
 __version__ = "0.1.0"
 
 _HOMES = {
-    "graphfreeze.api": ("finalize", "freeze", "inspect", "plan", "rewrite"),
+    "graphfreeze.api": ("checkpoint", "diff", "finalize", "freeze", "inspect", "plan", "rewrite"),
+    "graphfreeze.checkpoints.convert": ("Converted",),
+    "graphfreeze.comparison.difference": ("Difference",),
     "graphfreeze.errors": (
         "GraphfreezeError",
         "InputOutputError",
@@ -49,7 +53,9 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Converted",
     "CopiedBack",
+    "Difference",
     "Finalized",
     "GraphfreezeError",
     "InputOutputError",
@@ -61,6 +67,8 @@ __all__ = [
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
+    "checkpoint",
+    "diff",
     "finalize",
     "finalize_into",
     "freeze",

@@ -14,7 +14,7 @@ def command(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """List the variables and where they are used."""
+    """List the variables and their uses."""
     refuse_both(quiet, verbose)
     from graphfreeze import api
 
