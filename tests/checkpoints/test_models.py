@@ -11,7 +11,7 @@ from tests.helpers.expected import pinned, selectors
 pytestmark = pytest.mark.tf
 
 FIXTURES = sorted(n for n, found in pinned()["fixtures"].items() if found.get("slice", {}).get("exit") == 0)
-SOME = ("digits", "keras_lists", "keras_embedding", "slots", "statistics", "unnamed", "gathers")
+SOME = ("digits", "keras_lists", "slots", "unnamed")
 
 
 def moved(path, seed=1):

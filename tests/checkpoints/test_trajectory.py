@@ -8,10 +8,10 @@ import sys
 import pytest
 
 from tests.conftest import MODELS
+from tests.end_to_end.cases import FULL
 
 pytestmark = pytest.mark.tf
 
-FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
 RULES = ("split", "mask", "live", "strict", "mixed", "enabled")
 OPTIMIZERS = (
     "keras adam",
@@ -33,14 +33,11 @@ CASES = [
     ("mask", "keras momentum"),
     ("live", "keras adam"),
     ("strict", "keras ema"),
-    ("mixed", "keras rmsprop"),
     ("mixed", "keras ftrl"),
-    ("mixed", "keras sgd"),
     ("mixed", "keras loss scale"),
     ("enabled", "keras adam"),
     ("split", "tf1 momentum"),
     ("mixed", "tf1 adam"),
-    ("strict", "tf1 adagrad"),
 ]
 
 

@@ -12,8 +12,10 @@ from graphfreeze.errors import InputOutputError
 from graphfreeze.savedmodel import DT_RESOURCE, open_draft, read_saved_model
 from graphfreeze.selection import rows_region
 from tests.conftest import MODELS
+from tests.end_to_end.cases import FULL
 
 FIXTURES = sorted(path.name for path in MODELS.iterdir())
+SOME = ("case", "cond_in_loop", "custom_gradient", "datasets", "keras_gru", "scan", "strings", "train_loop", "slots")
 
 
 def changed(source, target, change):
@@ -84,7 +86,7 @@ def rename_argument(function, argument, new):
             function.ret[key] = new
 
 
-@pytest.mark.parametrize("name", FIXTURES)
+@pytest.mark.parametrize("name", FIXTURES if FULL else SOME)
 def test_a_model_is_itself_whatever_its_functions_are_called(name, tmp_path):
     assert graphfreeze.diff(MODELS / name, MODELS / name).equal
     other = changed(MODELS / name, tmp_path / "other", renamed_everywhere)
