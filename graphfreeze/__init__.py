@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 from graphfreeze.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphfreeze.api import finalize, freeze, inspect, plan, rewrite
+    from graphfreeze.api import checkpoint, diff, finalize, freeze, inspect, plan, rewrite
+    from graphfreeze.checkpoints.convert import Converted
+    from graphfreeze.comparison.difference import Difference
     from graphfreeze.errors import (
         GraphfreezeError,
         InputOutputError,
@@ -30,7 +32,9 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "graphfreeze.api": ("finalize", "freeze", "inspect", "plan", "rewrite"),
+    "graphfreeze.api": ("checkpoint", "diff", "finalize", "freeze", "inspect", "plan", "rewrite"),
+    "graphfreeze.checkpoints.convert": ("Converted",),
+    "graphfreeze.comparison.difference": ("Difference",),
     "graphfreeze.errors": (
         "GraphfreezeError",
         "InputOutputError",
@@ -50,7 +54,9 @@ _HOMES = {
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
+    "Converted",
     "CopiedBack",
+    "Difference",
     "Finalized",
     "GraphfreezeError",
     "InputOutputError",
@@ -62,6 +68,8 @@ __all__ = [
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
+    "checkpoint",
+    "diff",
     "finalize",
     "finalize_into",
     "freeze",

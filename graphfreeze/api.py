@@ -1,7 +1,7 @@
 """The architecture, read from top to bottom: what each command does, one call per step.
 
-``inspect``, ``plan``, ``rewrite`` and ``finalize`` work on protobufs and bytes; no op of a model runs, and TensorFlow
-is not started. All return plain values. ``freeze`` takes an object of a process in which TensorFlow runs already.
+All but ``freeze`` work on protobufs and bytes; no op of a model runs, and TensorFlow is not started. All return plain
+values. ``freeze`` takes an object of a process in which TensorFlow runs already.
 """
 
 from __future__ import annotations
@@ -17,6 +17,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any, Unpack
 
+from graphfreeze.checkpoints import Converted, Direction, Frozen
+from graphfreeze.checkpoints import convert as convert_checkpoint
+from graphfreeze.comparison import Difference, compare
 from graphfreeze.errors import InputOutputError, NoMatchError, UsageError
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.passes.execute import execute_plan
@@ -240,6 +243,72 @@ def _rewrite_export(scratch: Path, **arguments: Any) -> Plan:
         names = [m.label(v) for m in inspect(source).meta_graphs for v in m.variables]
         shown = ", ".join(f"'{n}'" for n in names[:_SHOWN]) + (", ..." if len(names) > _SHOWN else "")
         raise NoMatchError(f"{str(error).removesuffix(_INSPECT)}: {shown}") from error
+
+
+def diff(a: PathIn, b: PathIn) -> Difference:
+    """What differs between two SavedModels; nothing is run, and functions are matched up to renaming.
+
+    Two saves of one model are equal: the numbers that TensorFlow gives to functions, captures and nodes of its saver,
+    and the order of nodes, do not count. All else does, down to the bits of every tensor and file.
+
+    Args:
+        a: Directory of a SavedModel.
+        b: Directory of the other.
+
+    Returns:
+        Functions, nodes, objects, variables, flags, signatures, tensors and files that were added, removed or changed;
+        the largest change of every variable; and where one or both carry a freeze, how many frozen elements changed.
+
+    Raises:
+        InputOutputError: a model is not there, or is damaged.
+        UnsupportedModelError: a newer version wrote the marks of a freeze, or they are damaged.
+    """
+    return compare(open_draft(Path(a)), open_draft(Path(b)))
+
+
+def checkpoint(
+    prefix: PathIn,
+    out: PathIn,
+    *,
+    into: PathIn | None = None,
+    from_: PathIn | None = None,
+    frozen: Frozen = "checkpoint",
+    at: str | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> Converted:
+    """Writes to ``out`` a training checkpoint of the original, converted for the rewritten model, or the other way.
+
+    Parts and optimizer slots are cut, or put together; all other tensors stay byte for byte. Checkpoints of
+    ``tf.train.Checkpoint`` with optimizers of Keras 3, tf_keras and TF1, and name-based ones of TF1. Coming back, a
+    slot has at frozen elements what an optimizer gives a variable that it has not seen: zero, 0.1 for accumulators of
+    Adagrad and Ftrl, the value itself for averages of it.
+
+    Args:
+        prefix: The checkpoint, ``DIR/NAME`` for ``DIR/NAME.index``.
+        out: Prefix to write.
+        into: The rewritten model, for a checkpoint of its original.
+        from_: The rewritten model, for a checkpoint of itself that is to fit the original.
+        frozen: With ``into``, where the values of frozen elements come from: from the ``checkpoint``, so that the
+            result is the state that training had reached, or from the rewritten ``model``.
+        at: Path of the model's root in the checkpoint, for one that holds several models of that structure.
+        overwrite: Replace a checkpoint at ``out``.
+        progress: Called with bytes written and bytes to write.
+
+    Raises:
+        UsageError: not exactly one of ``into`` and ``from_`` is given, the model carries no freeze, or the checkpoint
+            does not fit it.
+        NoMatchError: the checkpoint holds no variable of the model.
+        UnsupportedModelError: an optimizer keeps statistics over a whole tensor that was split.
+        InputOutputError: the checkpoint is missing or damaged, or ``out`` cannot be written.
+    """
+    if (into is None) == (from_ is None):
+        raise UsageError("A checkpoint is converted either into the layout of a rewritten model or from it: give one")
+    model = open_draft(Path(str(from_ if into is None else into)))
+    direction: Direction = "from" if into is None else "into"
+    return convert_checkpoint(
+        Path(prefix), Path(out), model, direction, frozen=frozen, at=at, overwrite=overwrite, progress=progress
+    )
 
 
 def _plain(draft: Draft) -> TakenOff:

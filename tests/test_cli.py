@@ -14,7 +14,9 @@ from typer.testing import CliRunner
 
 import graphfreeze
 from graphfreeze import errors
+from graphfreeze.checkpoints import Converted
 from graphfreeze.cli import app
+from graphfreeze.comparison import Change, Difference, FrozenElements, ValueChange
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, ReadRecord, Strategy, VariablePlan
 
 ROOT = Path(__file__).parent.parent
@@ -41,6 +43,33 @@ def plan_value(command):
     meta = MetaGraphPlan(("serve",), ("serving_default",), (KERNEL,))
     warnings = () if command == "inspect" else (WARNING,)
     return Plan(command, "M", "0" * 64, (meta,), {"rules": []}, warnings)
+
+
+EQUAL = Difference("A", "A", (), (), FrozenElements(32, 0))
+DIFFERENT = Difference(
+    "A",
+    "B",
+    (
+        Change("node", "added", "__inference_f_1/dense/MatMul", "MatMul"),
+        Change("flag", "changed", "dense/bias", "x -> y"),
+    ),
+    (ValueChange("dense/kernel", "k", 32, 8, 0.0125),),
+    FrozenElements(24, 1, (ValueChange("dense/bias", "", 8, 1, 0.5),)),
+    (WARNING,),
+)
+CONVERTED = Converted(
+    checkpoint="C",
+    out="N",
+    direction="into",
+    model="R",
+    variables=("dense/kernel", "dense/bias"),
+    slots=2,
+    dropped=("dense/bias",),
+    added=(),
+    unchanged=9,
+    differing=(("dense/kernel", 4),),
+    warnings=(WARNING,),
+)
 
 
 @dataclass(frozen=True)
@@ -78,6 +107,14 @@ class FakeApi(types.ModuleType):
     def finalize(self, model, out, **options):
         self._called("finalize", (model, out), options)
         return Finalized((WARNING,), ("dense/kernel", "dense/bias"), out)
+
+    def diff(self, *arguments, **options):
+        self._called("diff", arguments, options)
+        return EQUAL if arguments[0] == arguments[1] else DIFFERENT
+
+    def checkpoint(self, *arguments, **options):
+        self._called("checkpoint", arguments, options)
+        return CONVERTED
 
 
 @pytest.fixture
@@ -187,6 +224,33 @@ def test_finalize_call(api):
     ]
 
 
+def test_diff_and_checkpoint_call(api):
+    assert run("diff", "A", "A").exit_code == 0
+    assert run("checkpoint", "C", "--into", "R", "-o", "N").exit_code == 0
+    options = ("--frozen", "model", "--at", "net", "--overwrite")
+    assert run("checkpoint", "C", "--from", "R", "--out", "N", *options).exit_code == 0
+    assert api.calls == [
+        ("diff", (Path("A"), Path("A")), {}),
+        (
+            "checkpoint",
+            (Path("C"), Path("N")),
+            {
+                "into": Path("R"),
+                "from_": None,
+                "frozen": "checkpoint",
+                "at": None,
+                "overwrite": False,
+                "progress": None,
+            },
+        ),
+        (
+            "checkpoint",
+            (Path("C"), Path("N")),
+            {"into": None, "from_": Path("R"), "frozen": "model", "at": "net", "overwrite": True, "progress": None},
+        ),
+    ]
+
+
 # What a user sees.
 
 
@@ -223,6 +287,55 @@ def test_finalize_output(api):
     assert result.stdout == "restored 2 variables\n"
     assert result.stderr == f"warning: {WARNING}\nwrote O\n"
     assert run("finalize", "T", "O", "-v").stdout == "restored 2 variables:\n  dense/kernel\n  dense/bias\n"
+
+
+def test_diff_output(api):
+    result = run("diff", "A", "A")
+    assert (result.exit_code, result.stderr) == (0, "")
+    assert result.stdout == "The models are equal.\nfrozen elements changed: 0 of 32\n"
+    result = run("diff", "A", "B", columns="60")
+    assert result.exit_code == 10
+    assert (
+        result.stdout
+        == """\
++ node __inference_f_1/dense/MatMul: MatMul
+~ flag dense/bias: x -> y
+~ value dense/kernel: 8 of 32 elements, by up to 0.0125
+
+differences: 1 node, 1 flag, 1 variable value
+frozen elements changed: 1 of 24
+  dense/bias: 1 of 8 elements, by up to 0.5
+"""
+    )
+    assert result.stderr == "warning: 'keras_metadata.pb' is left out: load_model would\nignore the freeze\n"
+    result = run("diff", "A", "B", "-q")
+    assert result.exit_code == 10
+    assert result.stdout.startswith("differences: 1 node")
+
+
+def test_diff_is_short_unless_asked(api, monkeypatch):
+    many = tuple(Change("node", "removed", f"n{i}") for i in range(11))
+    monkeypatch.setattr(sys.modules[__name__], "DIFFERENT", Difference("A", "B", many, (), None))
+    shown = run("diff", "A", "B").stdout
+    assert shown.count("- node") == 8
+    assert "... and 3 more nodes; -v shows all." in shown
+    assert run("diff", "A", "B", "-v").stdout.count("- node") == 11
+
+
+def test_checkpoint_output(api):
+    result = run("checkpoint", "C", "--into", "R", "-o", "N")
+    assert (
+        result.stdout
+        == """\
+converted for the rewritten model: 2 frozen variables, 2 optimizer slots
+unchanged: 9 tensors
+slots left out, because it does not train any more: 'dense/bias'
+"""
+    )
+    assert result.stderr == f"warning: {WARNING}\nwrote N\n"
+    assert "frozen: dense/kernel\n" in run("checkpoint", "C", "--into", "R", "-o", "N", "-v").stdout
+    result = run("checkpoint", "C", "--into", "R", "-o", "N", "-q")
+    assert (result.stdout, result.stderr) == ("", f"warning: {WARNING}\n")
 
 
 def test_quiet_keeps_totals_and_warnings(api):
@@ -267,6 +380,46 @@ def test_json_of_finalize(api):
     }
 
 
+def test_json_of_diff(api):
+    result = run("diff", "A", "B", "--json")
+    assert result.exit_code == 10
+    assert json.loads(result.stdout) == {
+        "schema": 1,
+        "command": "diff",
+        "a": "A",
+        "b": "B",
+        "equal": False,
+        "changes": [
+            {"subject": "node", "what": "added", "name": "__inference_f_1/dense/MatMul", "detail": "MatMul"},
+            {"subject": "flag", "what": "changed", "name": "dense/bias", "detail": "x -> y"},
+        ],
+        "values": [{"name": "dense/kernel", "key": "k", "elements": 32, "changed": 8, "largest": 0.0125}],
+        "frozen": {
+            "elements": 24,
+            "changed": 1,
+            "variables": [{"name": "dense/bias", "key": "", "elements": 8, "changed": 1, "largest": 0.5}],
+        },
+        "warnings": [WARNING],
+    }
+    assert json.loads(run("diff", "A", "A", "--json").stdout)["equal"] is True
+
+
+def test_json_of_checkpoint(api):
+    assert json.loads(run("checkpoint", "C", "--into", "R", "-o", "N", "--json").stdout) == {
+        "schema": 1,
+        "command": "checkpoint",
+        "model": "R",
+        "checkpoint": "C",
+        "out": "N",
+        "direction": "into",
+        "variables": ["dense/kernel", "dense/bias"],
+        "slots": {"converted": 2, "dropped": ["dense/bias"], "added": []},
+        "unchanged": 9,
+        "differing": {"dense/kernel": 4},
+        "warnings": [WARNING],
+    }
+
+
 # Help and version.
 
 
@@ -276,7 +429,14 @@ def test_first_line_of_help_says_which_freeze():
     first = result.stdout.splitlines()[0]
     assert first == "Freeze = hold variables at their values in training, NOT make them constants."
     assert "Usage: graphfreeze [OPTIONS] COMMAND [ARGS]..." in result.stdout
-    assert re.findall(r"^  ([a-z]+)  +[A-Z]", result.stdout, re.MULTILINE) == ["inspect", "plan", "rewrite", "finalize"]
+    assert re.findall(r"^  ([a-z]+)  +[A-Z]", result.stdout, re.MULTILINE) == [
+        "inspect",
+        "plan",
+        "rewrite",
+        "finalize",
+        "diff",
+        "checkpoint",
+    ]
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -289,11 +449,12 @@ def test_help_in_60_columns_is_whole():
     assert "..." not in shown.split("Commands:")[1]
 
 
-@pytest.mark.parametrize("command", ["inspect", "plan", "rewrite", "finalize"])
+@pytest.mark.parametrize("command", ["inspect", "plan", "rewrite", "finalize", "diff", "checkpoint"])
 def test_help_of_a_command(command):
     result = run(command, "-h")
     assert result.exit_code == 0
-    arguments = {"rewrite": "MODEL OUT", "finalize": "TRAINED OUT"}.get(command, "MODEL")
+    given = {"rewrite": "MODEL OUT", "finalize": "TRAINED OUT", "diff": "A B", "checkpoint": "PREFIX"}
+    arguments = given.get(command, "MODEL")
     assert result.stdout.splitlines()[0] == f"Usage: graphfreeze {command} [OPTIONS] {arguments}"
     for option in ("--json", "--debug", "-q, --quiet", "-v, --verbose"):
         assert option in result.stdout
@@ -418,6 +579,13 @@ def test_interrupt(api):
             "plan ",
         ),
         (["plan", "M", "-q", "-v"], "Invalid value for --quiet: it excludes --verbose", "plan "),
+        (["diff", "A"], "Missing argument 'B'", "diff "),
+        (["checkpoint", "C", "--into", "R"], "Missing option '-o' / '--out'", "checkpoint "),
+        (
+            ["checkpoint", "C", "-o", "N"],
+            "Invalid value for --into: give one of --into REWRITTEN and --from REWRITTEN",
+            "checkpoint ",
+        ),
         (["inspect", "M", "N"], "Got unexpected extra argument(s) (N)", "inspect "),
     ],
 )

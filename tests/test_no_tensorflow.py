@@ -44,6 +44,11 @@ graphfreeze.rewrite(model, folder / "out", freeze=freeze)
 graphfreeze.rewrite(folder / "out", folder / "again", freeze=freeze[:1], add=True, strategy="mask")
 graphfreeze.finalize(folder / "out", folder / "plain")
 graphfreeze.finalize(folder / "again", folder / "less", unfreeze=freeze[0].split("[")[0])
+assert graphfreeze.diff(model, folder / "plain").equal
+graphfreeze.diff(folder / "out", folder / "again")
+weights = Path(model) / "variables" / "variables"
+graphfreeze.checkpoint(weights, folder / "ckpt", into=folder / "out")
+graphfreeze.checkpoint(folder / "ckpt", folder / "back", from_=folder / "out")
 """
 
 SELECTIONS = {
@@ -108,13 +113,16 @@ codes = [
     call("plan", model, "--freeze", "emb/**")[0],
     call("rewrite", model, folder + "/out", "--freeze", "emb/embeddings[:5]")[0],
     call("finalize", folder + "/out", folder + "/plain")[0],
+    call("diff", model, folder + "/plain")[0],
+    call("diff", model, folder + "/out")[0],
+    call("checkpoint", model + "/variables/variables", "--into", folder + "/out", "-o", folder + "/ckpt")[0],
     call("rewrite", model, folder + "/none", "--freeze", "nothing_of_that_name")[0],
 ]
 report(codes=codes)
 """
     found = run(CLI + script, MODELS / "embedding", tmp_path)
     assert_nothing_heavy(found)
-    assert found["codes"] == [0, 0, 0, 0, 3]
+    assert found["codes"] == [0, 0, 0, 0, 0, 10, 0, 3]
 
 
 def test_help_loads_nothing_heavy():

@@ -31,11 +31,14 @@ def test_every_error_is_public():
     assert classes <= set(graphfreeze.__all__)
 
 
-@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze"])
+POSITIONAL = {"diff": ["a", "b"], "checkpoint": ["prefix", "out"]}
+
+
+@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze", "diff", "checkpoint"])
 def test_options_are_keyword_only_and_everything_is_annotated(name):
     signature = inspect.signature(getattr(graphfreeze, name))
     positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert [p.name for p in positional] == ["model", "out"][: len(positional)]
+    assert [p.name for p in positional] == POSITIONAL.get(name, ["model", "out"][: len(positional)])
     hints = typing.get_type_hints(getattr(graphfreeze, name), include_extras=True)
     assert set(hints) >= {*signature.parameters, "return"}
 

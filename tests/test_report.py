@@ -7,6 +7,8 @@ import pytest
 from rich.cells import cell_len
 
 from graphfreeze import report
+from graphfreeze.checkpoints import Converted
+from graphfreeze.comparison import Change, Difference, FrozenElements, ValueChange
 from graphfreeze.planning.plan import (
     Atom,
     Copy,
@@ -19,6 +21,7 @@ from graphfreeze.planning.plan import (
     WriteRecord,
 )
 from graphfreeze.report.layout import printable, wrapped
+from graphfreeze.report.lifecycle import render_converted, render_difference
 from graphfreeze.report.plans import human_bytes, render_plan
 from graphfreeze.selection import whole_region
 
@@ -423,3 +426,47 @@ def test_variables_of_one_name_are_told_apart_by_path(command):
     assert "\nfirst " in shown
     assert "\npair/0 " in shown
     assert "Variable" not in shown
+
+
+# Differences and converted checkpoints.
+
+
+def difference():
+    changes = (
+        Change("function", "changed", "__inference_call_7 -> __inference_call_21", "3 nodes"),
+        Change("node", "removed", "__inference_call_7/encoder/layer_0/attention/query/MatMul", "MatMul"),
+        Change("variable", "added", "a\x1b[31mname"),
+    )
+    values = (ValueChange("encoder/layer_0/attention/query/kernel", "k", 589824, 1200, 0.001234),)
+    return Difference("A", "B", changes, values, FrozenElements(1703, 0))
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 100])
+def test_a_difference_fits_and_is_whole(width):
+    lines = [line.plain for line in render_difference(difference(), width=width)]
+    assert max(map(cell_len, lines)) <= width
+    shown = "".join("".join(lines).split())
+    for words in ("encoder/layer_0/attention/query/MatMul", "1,200of589,824elements,byupto0.00123", "0of1,703"):
+        assert words in shown
+    assert "\x1b" not in shown
+
+
+def test_changes_stand_by_subject():
+    changes = [Change("node", "added", "x"), Change("flag", "changed", "y"), Change("node", "added", "z")]
+    lines = render_difference(Difference("A", "B", tuple(changes), (), None), width=None)
+    assert [line.plain for line in lines] == [
+        "+ node x",
+        "+ node z",
+        "~ flag y",
+        "",
+        "differences: 2 nodes, 1 flag",
+    ]
+
+
+def test_a_conversion_back():
+    done = Converted("C", "N", "from", "R", ("w",), 1, (), tuple(f"v{i}" for i in range(10)), 3, ())
+    assert [line.plain for line in render_converted(done, width=None)] == [
+        "converted for the original: 1 frozen variable, 1 optimizer slot",
+        "unchanged: 3 tensors",
+        "new slots, because it did not train before: 'v0', 'v1', 'v2', 'v3', 'v4', 'v5', 'v6', 'v7' and 2 more",
+    ]

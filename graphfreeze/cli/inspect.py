@@ -21,7 +21,7 @@ def command(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """List variables, their uses, and what can train."""
+    """List variables; say whether they train."""
     refuse_both(quiet, verbose)
     from graphfreeze import api
 

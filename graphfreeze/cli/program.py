@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphfreeze.cli import finalize, inspect, plan, rewrite
+from graphfreeze.cli import checkpoint, diff, finalize, inspect, plan, rewrite
 from graphfreeze.cli.failures import PROGRAM, exit_codes
 
 HELP = """Freeze = hold variables at their values in training, NOT make them constants.
@@ -26,7 +26,8 @@ The last rule that covers an element decides.
 """
 EPILOG = (
     "Exit codes: 0 done, 1 a bug of graphfreeze, 2 usage or spec, 3 a selector matched nothing, 4 the model holds "
-    "something unsupported, 5 verification failed, 6 input or output, 7 nothing left to train, 130 interrupted."
+    "something unsupported, 5 verification failed, 6 input or output, 7 nothing left to train, 10 'diff' found "
+    "differences, 130 interrupted."
 )
 
 
@@ -77,6 +78,8 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("plan", plan.command),
     ("rewrite", rewrite.command),
     ("finalize", finalize.command),
+    ("diff", diff.command),
+    ("checkpoint", checkpoint.command),
 )
 """In the order of ``--help``, which is the order in which they are used."""
 

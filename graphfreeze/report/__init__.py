@@ -14,12 +14,16 @@ from typing import TYPE_CHECKING, TextIO
 if TYPE_CHECKING:
     from rich.text import Text
 
+    from graphfreeze.checkpoints.convert import Converted
+    from graphfreeze.comparison.difference import Difference
     from graphfreeze.planning.plan import Plan
 
 __all__ = [
     "copy_progress",
     "render_message",
     "stream_width",
+    "write_converted",
+    "write_difference",
     "write_lines",
     "write_message",
     "write_plan",
@@ -44,6 +48,20 @@ def write_restored(names: Sequence[str], *, verbose: bool = False) -> None:
     for name in names if verbose else ():
         lines += wrapped(printable(name), width, indent=2, hanging=2)
     write_lines(lines, sys.stdout)
+
+
+def write_difference(found: Difference, *, verbose: bool = False, quiet: bool = False) -> None:
+    """Writes to stdout what differs between two models."""
+    from graphfreeze.report.lifecycle import render_difference
+
+    write_lines(render_difference(found, width=stream_width(sys.stdout), verbose=verbose, quiet=quiet), sys.stdout)
+
+
+def write_converted(done: Converted, *, verbose: bool = False) -> None:
+    """Writes to stdout what became of a checkpoint."""
+    from graphfreeze.report.lifecycle import render_converted
+
+    write_lines(render_converted(done, width=stream_width(sys.stdout), verbose=verbose), sys.stdout)
 
 
 def write_message(label: str, message: str, *, style: str = "") -> None:

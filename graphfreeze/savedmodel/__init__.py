@@ -1,5 +1,6 @@
 """A SavedModel on disk: container, tensor bundle, object graphs and protobuf messages. Knows nothing of freezing."""
 
+from graphfreeze.savedmodel.bits import differing
 from graphfreeze.savedmodel.bundle import Array, Bundle, read_bundle, unused_bytes
 from graphfreeze.savedmodel.bundle_write import (
     Progress,
@@ -11,6 +12,7 @@ from graphfreeze.savedmodel.bundle_write import (
     repack_bundle,
     write_bundle,
 )
+from graphfreeze.savedmodel.checkpoint_files import check_prefix, open_checkpoint, write_checkpoint
 from graphfreeze.savedmodel.container import SavedModel, digest, read_saved_model
 from graphfreeze.savedmodel.container_write import check_target, write_saved_model
 from graphfreeze.savedmodel.draft import Draft, open_draft
@@ -78,10 +80,12 @@ __all__ = [
     "append_node",
     "base_dtype",
     "check_graph",
+    "check_prefix",
     "check_target",
     "checkpoint_key",
     "checkpoint_path",
     "children",
+    "differing",
     "digest",
     "dtype_name",
     "dtype_number",
@@ -90,6 +94,7 @@ __all__ = [
     "node_paths",
     "numpy_dtype",
     "object_paths",
+    "open_checkpoint",
     "open_draft",
     "read_bundle",
     "read_saved_model",
@@ -104,5 +109,6 @@ __all__ = [
     "variable_keys",
     "variable_nodes",
     "write_bundle",
+    "write_checkpoint",
     "write_saved_model",
 ]

@@ -41,4 +41,5 @@ def test_a_trained_real_model_is_what_the_original_would_be(name, case, tmp_path
     expected = save_again(original, tmp_path / "expected", signatures=True, change=assign_all(values))
     graphfreeze.finalize(trained, tmp_path / "plain")
     assert_same_model(tmp_path / "plain", expected)
+    assert graphfreeze.diff(expected, tmp_path / "plain").equal
     assert not leftovers(tmp_path / "plain")
