@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from graphfreeze.api import finalize, freeze, inspect, plan, rewrite
+    from graphfreeze.api import finalize, freeze, inspect, plan, rewrite, verify
     from graphfreeze.errors import (
         GraphfreezeError,
         InputOutputError,
@@ -25,11 +25,12 @@ if TYPE_CHECKING:
     from graphfreeze.planning.plan import Plan
     from graphfreeze.runtime.copy_back import CopiedBack, finalize_into
     from graphfreeze.runtime.loaded import trainable_variables, value
+    from graphfreeze.runtime.verifying.results import Verified
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "graphfreeze.api": ("finalize", "freeze", "inspect", "plan", "rewrite"),
+    "graphfreeze.api": ("finalize", "freeze", "inspect", "plan", "rewrite", "verify"),
     "graphfreeze.errors": (
         "GraphfreezeError",
         "InputOutputError",
@@ -45,6 +46,7 @@ _HOMES = {
     "graphfreeze.planning.plan": ("Plan",),
     "graphfreeze.runtime.copy_back": ("CopiedBack", "finalize_into"),
     "graphfreeze.runtime.loaded": ("trainable_variables", "value"),
+    "graphfreeze.runtime.verifying.results": ("Verified",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -61,6 +63,7 @@ __all__ = [
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
+    "Verified",
     "finalize",
     "finalize_into",
     "freeze",
@@ -69,6 +72,7 @@ __all__ = [
     "rewrite",
     "trainable_variables",
     "value",
+    "verify",
 ]
 
 

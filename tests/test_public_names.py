@@ -31,11 +31,12 @@ def test_every_error_is_public():
     assert classes <= set(graphfreeze.__all__)
 
 
-@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze"])
+@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze", "verify"])
 def test_options_are_keyword_only_and_everything_is_annotated(name):
     signature = inspect.signature(getattr(graphfreeze, name))
     positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
-    assert [p.name for p in positional] == ["model", "out"][: len(positional)]
+    expected = ["source", "rewritten"] if name == "verify" else ["model", "out"]
+    assert [p.name for p in positional] == expected[: len(positional)]
     hints = typing.get_type_hints(getattr(graphfreeze, name), include_extras=True)
     assert set(hints) >= {*signature.parameters, "return"}
 

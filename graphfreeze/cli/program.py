@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphfreeze.cli import finalize, inspect, plan, rewrite
+from graphfreeze.cli import finalize, inspect, plan, rewrite, verify
 from graphfreeze.cli.failures import PROGRAM, exit_codes
 
 HELP = """Freeze = hold variables at their values in training, NOT make them constants.
@@ -76,6 +76,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("inspect", inspect.command),
     ("plan", plan.command),
     ("rewrite", rewrite.command),
+    ("verify", verify.command),
     ("finalize", finalize.command),
 )
 """In the order of ``--help``, which is the order in which they are used."""

@@ -51,6 +51,8 @@ from graphfreeze.savedmodel.object_graph import (
     variable_keys,
     variable_nodes,
 )
+from graphfreeze.savedmodel.shadow import write_shadow
+from graphfreeze.savedmodel.values import array_difference, differing, largest_change
 
 __all__ = [
     "DTYPE_NAMES",
@@ -76,15 +78,18 @@ __all__ = [
     "add_child",
     "add_variable_value",
     "append_node",
+    "array_difference",
     "base_dtype",
     "check_graph",
     "check_target",
     "checkpoint_key",
     "checkpoint_path",
     "children",
+    "differing",
     "digest",
     "dtype_name",
     "dtype_number",
+    "largest_change",
     "match_nodes",
     "node_at",
     "node_paths",
@@ -105,4 +110,5 @@ __all__ = [
     "variable_nodes",
     "write_bundle",
     "write_saved_model",
+    "write_shadow",
 ]
