@@ -6,7 +6,6 @@ What can be seen in the messages (flags, lists, keys) is compared at once; the r
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -204,8 +203,14 @@ class _Gatherer:
                 is_signature=entry.is_signature,
                 bounds=bounds.get(entry.function, ()),
                 uses={self.source.trace.variables[v].path: n for v, n in uses.items()},
-                writes=tuple((self.source.place(v), self.held.place(w)) for v, w in pairs if w is not None),
+                writes=tuple((self.source.place(v), p) for v, w in pairs if w is not None for p in self._places(v, w)),
             )
+
+    def _places(self, variable: Variable, like: Variable) -> Iterator[tuple[str, ...]]:
+        """Where a variable of the source lies now, with the storages of its parts."""
+        yield self.held.place(like)
+        if variable.index in self.told:
+            yield from (s.place for s in self._stored(self.told[variable.index]))
 
     # What the messages say
 
@@ -300,7 +305,7 @@ def _as_told(draft: Draft, trace: Trace, frozen: Frozen) -> Fact:
         return None if stored is None else draft.tensor(stored)
 
     told: list[dict[str, Any]] = [d for d in frozen.holder.info["variables"] if d["path"] == frozen.fact.path]
-    return read_fact(json.loads(json.dumps(told[0])), geometry) if told else frozen.fact
+    return read_fact(told[0], geometry) if told else frozen.fact
 
 
 def _words(meta: MetaGraphDef, assets: Path) -> tuple[str, ...]:

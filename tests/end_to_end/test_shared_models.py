@@ -98,7 +98,7 @@ def test_promises(name, tmp_path):
 
 
 # Gradients through every function of every layer of these take minutes.
-SLOW_TO_VERIFY = ("scisharp-lstm_from_sequential", "rnnseries-gru_model")
+SLOW_TO_VERIFY = ("scisharp-lstm_from_sequential", "cppflow-multi_input_output", "eat30-linear_model")
 
 
 @pytest.mark.tf

@@ -13,7 +13,7 @@ from graphfreeze.errors import UsageError
 from graphfreeze.lowering.holding import Callable, Holding
 from graphfreeze.runtime.verifying.inputs import GUESSES, Guess, Inputs, NoInputsError
 from graphfreeze.runtime.verifying.models import Loaded
-from graphfreeze.savedmodel import array_difference
+from graphfreeze.savedmodel import array_difference, differing
 
 _NO_NEWS = ("Graph execution error", "Detected at node", "Node: ", "node '", "File ", "Stack trace", "<stack traces")
 """How lines of TensorFlow's errors begin that do not say what is wrong."""
@@ -64,6 +64,31 @@ def _choose(loaded: Loaded, callable_: Callable, inputs: Inputs, found: Results)
         if not callable_.bounds:
             break
     return first or Failure("nothing to call")
+
+
+def call_without_restoring(loaded: Loaded, callable_: Callable, inputs: Inputs, guess: Guess) -> None:
+    """Calls a function for all its rounds, one after the other on what it has written."""
+    function = loaded.function(callable_)
+    for number in range(inputs.rounds(function, callable_)):
+        _call(function, callable_, inputs, number, guess)
+
+
+def frozen_moved(holding: Holding, before: NDArray[Any], after: NDArray[Any]) -> bool:
+    """Whether a frozen element has other bits."""
+    return bool(differing(holding.frozen.take(before), holding.frozen.take(after)).any())
+
+
+def new_nan(actual: list[Result], expected: list[Result]) -> bool:
+    """Whether outputs hold NaN where the plain model's do not, or a call raises."""
+    for one, other in zip(actual, expected, strict=False):
+        if isinstance(one, Failure):
+            return not isinstance(other, Failure)
+        if isinstance(other, Failure):
+            continue
+        for key, value in one.items():
+            if value.dtype.kind in "fc" and np.isnan(value).any() and not np.isnan(other[key]).any():
+                return True
+    return False
 
 
 def poison(loaded: Loaded, values: dict[str, NDArray[Any]], holdings: tuple[Holding, ...]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,7 +100,6 @@ def prepare(*, old_keras: bool) -> None:
     Raises:
         InputOutputError: the model needs tf_keras, and it is not there.
     """
-    os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if not old_keras:
         return
     try:
