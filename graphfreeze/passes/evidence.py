@@ -207,7 +207,9 @@ class _Gatherer:
             )
 
     def _places(self, variable: Variable, like: Variable) -> Iterator[tuple[str, ...]]:
-        """Where a variable of the source lies now, with the storages of its parts."""
+        """Where a variable of the source lies now, with the storages of its parts; slots lie nowhere."""
+        if not self.held.place(like) or not self.source.place(variable):
+            return
         yield self.held.place(like)
         if variable.index in self.told:
             yield from (s.place for s in self._stored(self.told[variable.index]))

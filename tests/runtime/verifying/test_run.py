@@ -156,3 +156,14 @@ def test_a_freeze_that_a_python_optimizer_gets_past_is_found(tmp_path):
         ("training adamw (function)", "dense/kernel"),
     ]
     assert "frozen elements moved, by up to" in found[0].what
+
+
+@pytest.mark.tf
+def test_a_model_that_trains_itself(tmp_path):
+    """No function of it may move a frozen element."""
+    from tests.helpers.judging import Judge
+
+    judge = Judge(MODELS / "train_ops", tmp_path, freeze="**[:1]")
+    findings = list(judge.run().guards())
+    assert {f.where for f in findings} >= {"train[0]", "train_rows[0]", "signature train"}
+    assert {f.status for f in findings} == {"ok"}
