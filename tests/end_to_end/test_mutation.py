@@ -83,6 +83,9 @@ EQUIVALENT = {
     },
 }
 
+DEAD = {"keras_gru": "__inference___call__ sequential_1/gru_1/gru_cell_1/"}
+"""Where Keras left a trial call of a cell whose value reaches no result."""
+
 
 def sample(name, found):
     """A few of every model, kinds in turn, beginning at another kind in each model."""
@@ -123,6 +126,7 @@ def test_every_mutant_is_noticed(name, tmp_path):
         everything = mutants(judge.source, judge.out)
         assert known.keys() <= {(m.kind, stable(m.place)) for m in everything}
         found = [m for m in everything if (m.kind, stable(m.place)) not in known]
+        found = [m for m in found if not stable(m.place).startswith(DEAD.get(name, "\0"))]
         assert [str(mutant) for mutant in sample(name, found) if judge.noticed_by(mutant) is None] == []
 
 
