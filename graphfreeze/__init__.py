@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphfreeze.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphfreeze.api import checkpoint, diff, finalize, freeze, inspect, plan, rewrite
+    from graphfreeze.api import checkpoint, diff, finalize, freeze, inspect, plan, rewrite, verify
     from graphfreeze.checkpoints.convert import Converted
     from graphfreeze.comparison.difference import Difference
     from graphfreeze.errors import (
@@ -29,10 +29,11 @@ if TYPE_CHECKING:
     from graphfreeze.planning.plan import Plan
     from graphfreeze.runtime.copy_back import CopiedBack, finalize_into
     from graphfreeze.runtime.loaded import trainable_variables, value
+    from graphfreeze.runtime.verifying.results import Verified
 
 
 _HOMES = {
-    "graphfreeze.api": ("checkpoint", "diff", "finalize", "freeze", "inspect", "plan", "rewrite"),
+    "graphfreeze.api": ("checkpoint", "diff", "finalize", "freeze", "inspect", "plan", "rewrite", "verify"),
     "graphfreeze.checkpoints.convert": ("Converted",),
     "graphfreeze.comparison.difference": ("Difference",),
     "graphfreeze.errors": (
@@ -50,6 +51,7 @@ _HOMES = {
     "graphfreeze.planning.plan": ("Plan",),
     "graphfreeze.runtime.copy_back": ("CopiedBack", "finalize_into"),
     "graphfreeze.runtime.loaded": ("trainable_variables", "value"),
+    "graphfreeze.runtime.verifying.results": ("Verified",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
@@ -68,6 +70,7 @@ __all__ = [
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
+    "Verified",
     "checkpoint",
     "diff",
     "finalize",
@@ -78,6 +81,7 @@ __all__ = [
     "rewrite",
     "trainable_variables",
     "value",
+    "verify",
 ]
 
 

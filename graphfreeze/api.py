@@ -1,7 +1,8 @@
 """The architecture, read from top to bottom: what each command does, one call per step.
 
-All but ``freeze`` work on protobufs and bytes; no op of a model runs, and TensorFlow is not started. All return plain
-values. ``freeze`` takes an object of a process in which TensorFlow runs already.
+All but ``verify`` and ``freeze`` work on protobufs and bytes; no op of a model runs, and TensorFlow is not started. All
+return plain values. ``verify`` runs the model, in a process of its own; ``freeze`` takes an object of a process in which
+TensorFlow runs already.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import shutil
 import tempfile
 import warnings
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
@@ -20,11 +21,12 @@ from typing import Any, Unpack
 from graphfreeze.checkpoints import Converted, Direction, Frozen
 from graphfreeze.checkpoints import convert as convert_checkpoint
 from graphfreeze.comparison import Difference, compare
-from graphfreeze.errors import InputOutputError, NoMatchError, UsageError
+from graphfreeze.errors import InputOutputError, NoMatchError, UsageError, VerificationError
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.passes.execute import execute_plan
 from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
 from graphfreeze.passes.frozen_view import show_freeze
+from graphfreeze.passes.pair import prepare_pair
 from graphfreeze.passes.refreeze import held_again, matching, plan_again
 from graphfreeze.planning import Options, Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
@@ -32,6 +34,7 @@ from graphfreeze.planning.training import asked, with_training
 from graphfreeze.runtime.exported import load_frozen
 from graphfreeze.runtime.gradients import ops_without_gradient
 from graphfreeze.runtime.objects import export
+from graphfreeze.runtime.verifying.results import Verified
 from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
 
 PathIn = str | PathLike[str]
@@ -177,6 +180,57 @@ def finalize(
     warnings += keep_linked(draft, weights)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return Finalized(tuple(v.name for v in lifted), warnings, str(out))
+
+
+def verify(
+    source: PathIn,
+    rewritten: PathIn,
+    *,
+    steps: int = 20,
+    optimizer: str = "adamw",
+    seed: int = 0,
+    inputs: PathIn | Mapping[str, Any] | None = None,
+    progress: Callable[[str], None] | None = None,
+) -> Verified:
+    """Runs a rewritten model beside its source, in a fresh process, and says whether it keeps what it promises.
+
+    Args:
+        source: Directory of the model that was rewritten; where it carries a freeze itself, that is taken off first.
+        rewritten: Directory of the result, trained and saved again or not. A trained one is compared with what
+            ``finalize`` makes of it, and its frozen elements with the source's.
+        steps: How many steps each training run has.
+        optimizer: Name of a Keras optimizer, in any case, or ``all`` for a set of them.
+        seed: Of inputs and of the numbers that trainable elements are tried with.
+        inputs: Samples by input name or ``NAME@signature``, or an ``.npz`` file of such; the rest is made up.
+        progress: Called with the name of each check that begins.
+
+    Returns:
+        All that was found, where nothing failed.
+
+    Raises:
+        VerificationError: something failed; ``report`` holds all that was found.
+        UsageError: ``rewritten`` carries no freeze, ``source`` is another model, or an option makes no sense.
+        UnsupportedModelError: the marks of the freeze are damaged.
+        InputOutputError: a file is missing or damaged.
+    """
+    from graphfreeze.runtime.verifying.inputs import read_samples
+    from graphfreeze.runtime.verifying.process import run_afresh
+    from graphfreeze.runtime.verifying.task import Task
+
+    if steps < 1:
+        raise UsageError(f"A training run needs at least 1 step, found {steps}")
+    samples = read_samples(inputs)
+    before, after = open_draft(Path(source)), open_draft(Path(rewritten))
+    with tempfile.TemporaryDirectory(prefix="graphfreeze-") as folder:
+        pair = prepare_pair(before, after, Path(folder))
+        tasks = [
+            Task(pair.plain, pair.rewritten, e, steps, optimizer, seed, samples, pair.old_keras) for e in pair.evidence
+        ]
+        rows = [run_afresh(task, progress) for task in tasks]
+    report = Verified(str(source), str(rewritten), pair.trained, pair.warnings).extended(rows)
+    if report.failures:
+        raise VerificationError(report.first_offender, report)
+    return report
 
 
 def freeze(

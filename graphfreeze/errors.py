@@ -16,7 +16,7 @@ as the user wrote them.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import Any, ClassVar
 
 
 class GraphfreezeError(Exception):
@@ -60,9 +60,13 @@ class UnsupportedModelError(GraphfreezeError):
 
 
 class VerificationError(GraphfreezeError):
-    """A rewritten model does not keep what it promises."""
+    """A rewritten model does not keep what it promises; ``report`` holds what was found, if there is something."""
 
     exit_code = 5
+
+    def __init__(self, message: str, report: Any = None) -> None:
+        self.report = report
+        super().__init__(message)
 
 
 class InputOutputError(GraphfreezeError):

@@ -423,20 +423,16 @@ def test_json_of_checkpoint(api):
 # Help and version.
 
 
+COMMANDS = ["inspect", "plan", "rewrite", "verify", "finalize", "diff", "checkpoint"]
+
+
 def test_first_line_of_help_says_which_freeze():
     result = run("--help")
     assert result.exit_code == 0
     first = result.stdout.splitlines()[0]
     assert first == "Freeze = hold variables at their values in training, NOT make them constants."
     assert "Usage: graphfreeze [OPTIONS] COMMAND [ARGS]..." in result.stdout
-    assert re.findall(r"^  ([a-z]+)  +[A-Z]", result.stdout, re.MULTILINE) == [
-        "inspect",
-        "plan",
-        "rewrite",
-        "finalize",
-        "diff",
-        "checkpoint",
-    ]
+    assert re.findall(r"^  ([a-z]+)  +[A-Z]", result.stdout, re.MULTILINE) == COMMANDS
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -449,12 +445,12 @@ def test_help_in_60_columns_is_whole():
     assert "..." not in shown.split("Commands:")[1]
 
 
-@pytest.mark.parametrize("command", ["inspect", "plan", "rewrite", "finalize", "diff", "checkpoint"])
+@pytest.mark.parametrize("command", COMMANDS)
 def test_help_of_a_command(command):
     result = run(command, "-h")
     assert result.exit_code == 0
     given = {"rewrite": "MODEL OUT", "finalize": "TRAINED OUT", "diff": "A B", "checkpoint": "PREFIX"}
-    arguments = given.get(command, "MODEL")
+    arguments = {**given, "verify": "SOURCE REWRITTEN"}.get(command, "MODEL")
     assert result.stdout.splitlines()[0] == f"Usage: graphfreeze {command} [OPTIONS] {arguments}"
     for option in ("--json", "--debug", "-q, --quiet", "-v, --verbose"):
         assert option in result.stdout

@@ -31,10 +31,10 @@ def test_every_error_is_public():
     assert classes <= set(graphfreeze.__all__)
 
 
-POSITIONAL = {"diff": ["a", "b"], "checkpoint": ["prefix", "out"]}
+POSITIONAL = {"diff": ["a", "b"], "checkpoint": ["prefix", "out"], "verify": ["source", "rewritten"]}
 
 
-@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze", "diff", "checkpoint"])
+@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze", "diff", "checkpoint", "verify"])
 def test_options_are_keyword_only_and_everything_is_annotated(name):
     signature = inspect.signature(getattr(graphfreeze, name))
     positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphfreeze.cli import checkpoint, diff, finalize, inspect, plan, rewrite
+from graphfreeze.cli import checkpoint, diff, finalize, inspect, plan, rewrite, verify
 from graphfreeze.cli.failures import PROGRAM, exit_codes
 
 HELP = """Freeze = hold variables at their values in training, NOT make them constants.
@@ -77,6 +77,7 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("inspect", inspect.command),
     ("plan", plan.command),
     ("rewrite", rewrite.command),
+    ("verify", verify.command),
     ("finalize", finalize.command),
     ("diff", diff.command),
     ("checkpoint", checkpoint.command),

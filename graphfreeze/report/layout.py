@@ -55,23 +55,29 @@ class Row:
     style: str = ""
 
 
-def layout(columns: Sequence[Column], rows: Sequence[Row], width: int | None) -> list[Text]:
-    """The rows as lines of at most ``width`` columns, or of any length where it is None."""
+def layout(
+    columns: Sequence[Column], rows: Sequence[Row], width: int | None, *, name: str = NAME, note: str = NOTE
+) -> list[Text]:
+    """The rows as lines of at most ``width`` columns, or of any length where it is None.
+
+    ``name`` and ``note`` are the headers of the first and the last column.
+    """
     room = sys.maxsize if width is None else width
-    name = max(cell_len(NAME), *(cell_len(row.name) for row in rows))
-    note = max(cell_len(NOTE), *(cell_len(row.note) for row in rows)) if any(row.note for row in rows) else 0
+    heads = (name, note)
+    names = max(cell_len(name), *(cell_len(row.name) for row in rows))
+    notes = max(cell_len(note), *(cell_len(row.note) for row in rows)) if any(row.note for row in rows) else 0
     for drop in range(NARROWEST + 1):
         kept = [i for i, c in enumerate(columns) if c.drop == 0 or c.drop > drop]
         fewer = [columns[i] for i in kept]
         shorter = rows if len(kept) == len(columns) else [_without(columns, row, kept) for row in rows]
         widths = [max(cell_len(c.header), *(cell_len(r.cells[i]) for r in shorter)) for i, c in enumerate(fewer)]
         facts = sum(widths) + len(GAP) * (len(widths) - 1)
-        if note and not drop and name + facts + note + 2 * len(GAP) <= room:
-            return _table(fewer, shorter, widths, width, name=name, note=note)
-        if name + len(GAP) + facts <= room:
-            return _table(fewer, shorter, widths, width, name=name)
+        if notes and not drop and names + facts + notes + 2 * len(GAP) <= room:
+            return _table(fewer, shorter, widths, width, heads, name=names, note=notes)
+        if names + len(GAP) + facts <= room:
+            return _table(fewer, shorter, widths, width, heads, name=names)
         if len(GAP) + facts <= room:
-            return _table(fewer, shorter, widths, width)
+            return _table(fewer, shorter, widths, width, heads)
     return _blocks(columns, rows, width)
 
 
@@ -117,15 +123,16 @@ def _table(
     rows: Sequence[Row],
     widths: Sequence[int],
     width: int | None,
+    heads: tuple[str, str],
     *,
     name: int = 0,
     note: int = 0,
 ) -> list[Text]:
     """Layouts 1 to 3: without ``name`` the name gets a line of its own, without ``note`` the note does."""
-    start = [Text(_pad(NAME, name), "bold")] if name else [Text()]
-    end = [Text(NOTE, "bold")] if note else []
+    start = [Text(_pad(heads[0], name), "bold")] if name else [Text()]
+    end = [Text(heads[1], "bold")] if note else []
     rules = ["-" * n for n in (name, *widths, *[note] * bool(note))]
-    lines = [] if name else [Text(NAME, "bold")]
+    lines = [] if name else [Text(heads[0], "bold")]
     lines.append(_join([*start, _cells(columns, [c.header for c in columns], widths, header=True), *end]))
     lines.append(Text(GAP.join(rules), "dim"))
     for row in rows:

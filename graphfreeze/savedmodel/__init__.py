@@ -53,6 +53,8 @@ from graphfreeze.savedmodel.object_graph import (
     variable_keys,
     variable_nodes,
 )
+from graphfreeze.savedmodel.shadow import write_shadow
+from graphfreeze.savedmodel.values import array_difference, differing, largest_change
 
 __all__ = [
     "DTYPE_NAMES",
@@ -78,6 +80,7 @@ __all__ = [
     "add_child",
     "add_variable_value",
     "append_node",
+    "array_difference",
     "base_dtype",
     "check_graph",
     "check_prefix",
@@ -89,6 +92,7 @@ __all__ = [
     "digest",
     "dtype_name",
     "dtype_number",
+    "largest_change",
     "match_nodes",
     "node_at",
     "node_paths",
@@ -111,4 +115,5 @@ __all__ = [
     "write_bundle",
     "write_checkpoint",
     "write_saved_model",
+    "write_shadow",
 ]

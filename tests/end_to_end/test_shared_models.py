@@ -1,6 +1,7 @@
 """Every real SavedModel and every fixture: outcomes as pinned, and the promises on all that can be rewritten."""
 
 import json
+import os
 import subprocess
 import sys
 
@@ -14,6 +15,7 @@ from tests.conftest import MODELS
 from tests.helpers.expected import CASES, model_paths, outcome, pinned, read_weights
 from tests.helpers.shared_models import EXPECTED_COUNT, require_shared_models, shared_model, shared_model_names
 
+FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
 PINNED = pinned()
 PATHS = {(table, name): path for table, name, path in model_paths()}
 
@@ -93,6 +95,37 @@ def test_promises(name, tmp_path):
         (tmp_path / case).mkdir()
         done[case] = check_model(shared_model(name), case, tmp_path / case, objects=name not in NOT_LOADED)
     assert_as_many_as_pinned(name, done)
+
+
+# Gradients through every function of every layer of these take minutes.
+SLOW_TO_VERIFY = ("scisharp-lstm_from_sequential", "cppflow-multi_input_output", "eat30-linear_model")
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in LOADED if FULL or n not in SLOW_TO_VERIFY])
+def test_verify(name, tmp_path):
+    """After the promises, which are checked without it, ``verify`` says the same."""
+    from tests.helpers.judging import quick_functions
+    from tests.helpers.real_models import verified_differences
+
+    with quick_functions():
+        assert verified_differences(shared_model(name), tmp_path) == []
+
+
+@pytest.mark.tf
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [n for n in SLOTS if FULL] or SLOTS[1:2])
+def test_verify_of_models_with_slots(name, tmp_path):
+    """In its own process, which starts tf_keras by itself."""
+    import graphfreeze
+    from tests.helpers.expected import selectors
+
+    path = shared_model(name)
+    graphfreeze.rewrite(path, tmp_path / "out", freeze=selectors(graphfreeze.inspect(path), "slice"), allow_empty=True)
+    report = graphfreeze.verify(path, tmp_path / "out", steps=2)
+    assert report.training[0].moved
+    assert "ok" in {f.poison for f in report.functions}
 
 
 @pytest.mark.tf

@@ -11,6 +11,7 @@ import copy
 import json
 import os
 import shutil
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,8 +20,8 @@ import numpy as np
 
 from graphfreeze.graph.attrs import ADDED, ORIGIN, tensor_attr, tensor_value
 from graphfreeze.graph.ops import CALLS
-from graphfreeze.graph.refs import is_control, producer
-from graphfreeze.savedmodel import DT_RESOURCE, NUMPY_DTYPES, read_saved_model
+from graphfreeze.graph.refs import attr_of, is_control, producer
+from graphfreeze.savedmodel import DT_RESOURCE, DT_STRING, DTYPE_NAMES, NUMPY_DTYPES, read_saved_model
 from graphfreeze.savedmodel.protos import FunctionDef, Message, MetaGraphDef, NodeDef
 
 Change = Callable[[MetaGraphDef], None]
@@ -75,13 +76,14 @@ def _in_functions(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[Mutant]
         if origin is None:
             continue
         old = originals[json.loads(origin)["name"]]
-        yield from _edges(name, old, function)
+        handles = _handles(function, after)
+        yield from _edges(name, old, function, handles)
         for node in function.node_def:
             if ADDED in node.attr:
-                yield from _added_node(name, function, node)
+                yield from _added_node(name, handles, node)
 
 
-def _edges(name: str, old: FunctionDef, new: FunctionDef) -> Iterator[Mutant]:
+def _edges(name: str, old: FunctionDef, new: FunctionDef, handles: list[str]) -> Iterator[Mutant]:
     """Consumers and results back to what they took, appended inputs to other handles, counts of loops back."""
     nodes = {n.name: n for n in new.node_def}
     ops = {n.name: n.op for n in old.node_def}
@@ -96,7 +98,7 @@ def _edges(name: str, old: FunctionDef, new: FunctionDef) -> Iterator[Mutant]:
         for i, (was, now) in enumerate(zip(_data(node), _data(changed), strict=False)):
             if was != now and same_producer(was):
                 yield Mutant("edge", f"{name} {node.name} input {i}", _set_input(name, node.name, i, was))
-        yield from _appended(name, node, changed, _handles(new))
+        yield from _appended(name, node, changed, handles)
         if (
             "_num_original_outputs" in node.attr
             and node.attr["_num_original_outputs"] != changed.attr["_num_original_outputs"]
@@ -114,8 +116,16 @@ def _data(node: NodeDef) -> list[str]:
     return [text for text in node.input if not is_control(text)]
 
 
-def _handles(function: FunctionDef) -> list[str]:
-    return [a.name for a in function.signature.input_arg if a.type == DT_RESOURCE]
+def _handles(function: FunctionDef, meta: MetaGraphDef | None = None) -> list[str]:
+    """Handles of numbers: who reads a string variable as numbers ends the whole process."""
+    strings = {t for n in function.node_def if attr_of(n, "dtype").type == DT_STRING for t in n.input}
+    name, arguments = function.signature.name, function.signature.input_arg
+    if meta is not None and name in meta.object_graph_def.concrete_functions:
+        bound = meta.object_graph_def.concrete_functions[name].bound_inputs
+        for argument, node in zip(arguments[len(arguments) - len(bound) :], bound, strict=True):
+            if meta.object_graph_def.nodes[node].variable.dtype == DT_STRING:
+                strings.add(argument.name)
+    return [a.name for a in arguments if a.type == DT_RESOURCE and a.name not in strings]
 
 
 def _appended(name: str, old: NodeDef, new: NodeDef, handles: list[str]) -> Iterator[Mutant]:
@@ -129,13 +139,12 @@ def _appended(name: str, old: NodeDef, new: NodeDef, handles: list[str]) -> Iter
                 yield Mutant("capture", f"{name} {new.name} input {i} = {other}", _set_input(name, new.name, i, other))
 
 
-def _added_node(name: str, function: FunctionDef, node: NodeDef) -> Iterator[Mutant]:
+def _added_node(name: str, handles: list[str], node: NodeDef) -> Iterator[Mutant]:
     place = f"{name} {node.name}"
     if node.op == "StopGradient":
         yield Mutant("stop", place, _set_op(name, node.name, "Identity"))
     if node.op == "Const":
         yield from _constant(name, node)
-    handles = _handles(function)
     for i, text in enumerate(_data(node)):
         if text in handles:
             for other in handles:
@@ -158,10 +167,16 @@ def _constant(name: str, node: NodeDef) -> Iterator[Mutant]:
 def _in_main_graph(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[Mutant]:
     nodes = {n.name: n for n in after.graph_def.node}
     saver = {producer(after.saver_def.restore_op_name), producer(after.saver_def.save_tensor_name)}
-    handles = [n.name for n in after.graph_def.node if n.op == "VarHandleOp"]
+    handles = [n.name for n in after.graph_def.node if n.op == "VarHandleOp" and _is_float(n)]
     for node in before.graph_def.node:
         if node.name not in saver:
             yield from _appended("", node, nodes[node.name], handles)
+
+
+def _is_float(handle: NodeDef) -> bool:
+    """Only such variables are frozen, and a read of another dtype may end the whole process."""
+    dtype = DTYPE_NAMES[handle.attr["dtype"].type]
+    return dtype.startswith(("float", "bfloat", "half", "complex", "double"))
 
 
 def _in_objects(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[Mutant]:
@@ -208,11 +223,12 @@ def _in_saver(after: MetaGraphDef) -> Iterator[Mutant]:
         name = call.attr["f"].func.name
         function = _library(after)[name]
         added = [n for n in function.node_def if ADDED in n.attr]
+        alike = _handles_by_dtype(function)
         for node in added:
             if node.op == "AssignVariableOp":
                 yield Mutant("restore", f"{name} {node.name}", _take_out(name, node.name))
             if node.op == "ReadVariableOp":
-                other = next(h for h in _handles(function) if h != node.input[0])
+                other = next(h for h in alike[node.attr["dtype"].type] if h != node.input[0])
                 yield Mutant("save", f"{name} {node.name} = {other}", _set_input(name, node.name, 0, other))
         for node in function.node_def if added else ():
             if node.op in ("RestoreV2", "SaveV2"):
@@ -224,6 +240,15 @@ def _in_saver(after: MetaGraphDef) -> Iterator[Mutant]:
                     yield Mutant(node.op, f"{name} last input", _drop_last(name, node.name))
         if added:
             yield Mutant("saver's call", f"{call.name}", _swap_last(call.name))
+
+
+def _handles_by_dtype(function: FunctionDef) -> dict[int, list[str]]:
+    """A read of another dtype may end the whole process."""
+    found = defaultdict(list)
+    for node in function.node_def:
+        if node.op == "ReadVariableOp":
+            found[node.attr["dtype"].type].append(node.input[0])
+    return found
 
 
 # Changes
@@ -347,13 +372,15 @@ def _drop_last(function: str, node: str) -> Change:
 
 
 def _swap_last(call: str) -> Change:
-    """The last appended handle of a saver's call replaced by the first handle."""
+    """The last appended handle of a saver's call replaced by the first one of a variable of its dtype."""
 
     def change(meta: MetaGraphDef) -> None:
         nodes = _nodes(meta, "")
         node = nodes[call]
-        first = next(i for i, text in enumerate(node.input) if nodes[producer(text)].op == "VarHandleOp")
         last = max(i for i, text in enumerate(node.input) if not is_control(text))
+        dtype = nodes[producer(node.input[last])].attr["dtype"].type
+        handles = [i for i, t in enumerate(node.input) if nodes[producer(t)].op == "VarHandleOp"]
+        first = next(i for i in handles if nodes[producer(node.input[i])].attr["dtype"].type == dtype)
         node.input[last] = node.input[first]
 
     return change

@@ -65,6 +65,23 @@ def check_model(path: Path, case: str, folder: Path, *, objects: bool = True) ->
     return sum(v.strategy is not None for m in plan.meta_graphs for v in m.variables)
 
 
+def verified_differences(path: Path, folder: Path) -> list[Any]:
+    """What ``verify`` finds wrong with the model once the case that it has is rewritten; few steps, in this process."""
+    from graphfreeze.passes.pair import prepare_pair
+    from graphfreeze.runtime.verifying.run import Run
+    from graphfreeze.runtime.verifying.task import Task
+    from graphfreeze.savedmodel import open_draft
+
+    view = graphfreeze.inspect(path)
+    chosen = selectors(view, "slice") or selectors(view, "whole")
+    graphfreeze.rewrite(path, folder / "out", freeze=chosen, allow_empty=True)
+    pair = prepare_pair(open_draft(path), open_draft(folder / "out"), folder / "pair")
+    (evidence,) = pair.evidence
+    findings = Run(Task(pair.plain, pair.rewritten, evidence, steps=2)).all().findings
+    assert any(f.status == "ok" for f in findings), "nothing was compared"
+    return [f for f in findings if f.status == "failed"]
+
+
 @cache
 def original_of(path: Path) -> Any:
     """The loaded original with its outputs, once for all cases."""

@@ -1,0 +1,87 @@
+"""Lays out a rewritten model and its plain counterpart, ready to be run side by side."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from graphfreeze.errors import UsageError
+from graphfreeze.graph.randomness import seed_random_ops
+from graphfreeze.lowering.holding import Evidence
+from graphfreeze.passes.counterpart import compare_values, meta_like
+from graphfreeze.passes.evidence import gather_evidence
+from graphfreeze.passes.finalize import is_rewritten, take_off
+from graphfreeze.passes.marks import has_marks
+from graphfreeze.savedmodel import Draft, digest, open_draft, slot_variables, write_shadow
+from graphfreeze.savedmodel.protos import MetaGraphDef
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two models on disk, and what must hold of the rewritten one."""
+
+    plain: Path
+    rewritten: Path
+    evidence: tuple[Evidence, ...]
+    """One for each meta graph that carries a freeze."""
+    trained: bool
+    old_keras: bool
+    """Whether one of them holds slots of an optimizer, as only Keras 2 saves them."""
+    warnings: tuple[str, ...]
+
+
+def prepare_pair(source: Draft, rewritten: Draft, folder: Path) -> Pair:
+    """Writes to ``folder`` what has to be written to run both.
+
+    Raises:
+        UsageError: ``rewritten`` carries no freeze, or was not made from ``source``.
+        UnsupportedModelError: the marks of the freeze are damaged.
+    """
+    if not is_rewritten(rewritten):
+        swapped = is_rewritten(source)
+        hint = "Give the source first, then the result" if swapped else "Give a model that graphfreeze rewrote"
+        raise UsageError(f"'{rewritten.model.directory}' carries no freeze, so there is nothing to verify. {hint}")
+    name, known_as = source.model.directory, digest(source.model)
+    if is_rewritten(source):
+        take_off(source)
+        source.write(folder / "source")
+        source = open_draft(folder / "source")
+    likes = [(meta, meta_like(source, meta, name, rewritten)) for meta in _marked(rewritten)]
+    evidence = [gather_evidence(rewritten, meta, source, like) for meta, like in likes]
+    compared = [compare_values(rewritten, m, source, n, e, name) for (m, n), e in zip(likes, evidence, strict=True)]
+    sources = {digest_ for e in evidence for digest_ in e.sources}
+    plain, trained = source, any(c.trained for c in compared)
+    if trained or any(e.saved_again for e in evidence):
+        plain = _finalized(rewritten, folder / "plain")
+        evidence = [gather_evidence(rewritten, m, plain, meta_like(plain, m, name, rewritten)) for m, _ in likes]
+    return Pair(
+        _seeded(plain, folder / "plain-seeded"),
+        _seeded(rewritten, folder / "rewritten-seeded"),
+        tuple(replace(e, problems=e.problems + c.problems) for e, c in zip(evidence, compared, strict=True)),
+        trained,
+        old_keras=any(slot_variables(m.object_graph_def) for m in plain.model.proto.meta_graphs),
+        warnings=() if known_as in sources or not sources else (_other_digest(name),),
+    )
+
+
+def _marked(draft: Draft) -> list[MetaGraphDef]:
+    return [meta for meta in draft.model.proto.meta_graphs if has_marks(meta)]
+
+
+def _finalized(rewritten: Draft, target: Path) -> Draft:
+    plain = open_draft(rewritten.model.directory)
+    take_off(plain)
+    plain.write(target)
+    return open_draft(target)
+
+
+def _other_digest(source: Path) -> str:
+    return f"'{source}' is not, byte for byte, the model that was rewritten. It has the same variables, though"
+
+
+def _seeded(draft: Draft, shadow: Path) -> Path:
+    """Where the model lies; a shadow of it where random ops had to be given a seed."""
+    if not sum(seed_random_ops(meta) for meta in draft.model.proto.meta_graphs):
+        return draft.model.directory
+    write_shadow(draft.model, shadow)
+    return shadow
