@@ -1,13 +1,12 @@
 """The architecture, read from top to bottom: what each command does, one call per step.
 
 All but ``verify`` and ``freeze`` work on protobufs and bytes; no op of a model runs, and TensorFlow is not started. All
-return plain values. ``verify`` runs the model, in a process of its own; ``freeze`` takes an object of a process in which
-TensorFlow runs already.
+return plain values. ``verify`` runs the model, in a process of its own; ``freeze`` takes an object of a process in
+which TensorFlow runs already.
 """
 
 from __future__ import annotations
 
-import json
 import shutil
 import tempfile
 import warnings
@@ -16,26 +15,23 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
 from pathlib import Path
-from typing import Any, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
-from graphfreeze.checkpoints import Converted, Direction, Frozen
-from graphfreeze.checkpoints import convert as convert_checkpoint
-from graphfreeze.comparison import Difference, compare
-from graphfreeze.errors import InputOutputError, NoMatchError, UsageError, VerificationError
+from graphfreeze.errors import NoMatchError, UsageError, VerificationError
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.passes.execute import execute_plan
 from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
 from graphfreeze.passes.frozen_view import show_freeze
-from graphfreeze.passes.pair import prepare_pair
 from graphfreeze.passes.refreeze import held_again, matching, plan_again
 from graphfreeze.planning import Options, Plan, plan_model
-from graphfreeze.planning.request import PlanOptions, Selectors, plan_task
-from graphfreeze.planning.training import asked, with_training
-from graphfreeze.runtime.exported import load_frozen
-from graphfreeze.runtime.gradients import ops_without_gradient
-from graphfreeze.runtime.objects import export
-from graphfreeze.runtime.verifying.results import Verified
+from graphfreeze.planning.request import PlanOptions, Selectors, given_plan, plan_task
 from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
+
+# What only some commands need is imported by them: a rewrite starts at once.
+if TYPE_CHECKING:
+    from graphfreeze.checkpoints import Converted, Direction, Frozen
+    from graphfreeze.comparison import Difference
+    from graphfreeze.runtime.verifying.results import Verified
 
 PathIn = str | PathLike[str]
 Progress = Callable[[int, int], None]
@@ -55,6 +51,9 @@ def inspect(model: PathIn, *, tags: Iterable[str] | None = None, deep: bool = Fa
         UsageError: no meta graph has these tags.
         UnsupportedModelError: a newer version rewrote the model, or its marks are damaged.
     """
+    from graphfreeze.planning.training import asked, with_training
+    from graphfreeze.runtime.gradients import ops_without_gradient
+
     draft = open_draft(Path(model))
     traces = trace_model(draft)
     found = show_freeze(draft, plan_model(draft, plan_task("inspect", tags=tags), traces), traces)
@@ -128,7 +127,7 @@ def rewrite(
             made = _plan("rewrite", draft, traces, off, freeze, train, add, options)
         else:
             beside = bool(freeze or train or add or any(options.values()))
-            made = replace(_given_plan(plan, beside), command="rewrite")
+            made = replace(given_plan(plan, beside), command="rewrite")
         execute_plan(draft, made, traces)
         made = replace(made, warnings=made.warnings + keep_linked(draft, weights))
         draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
@@ -213,8 +212,10 @@ def verify(
         UnsupportedModelError: the marks of the freeze are damaged.
         InputOutputError: a file is missing or damaged.
     """
+    from graphfreeze.passes.pair import prepare_pair
     from graphfreeze.runtime.verifying.inputs import read_samples
     from graphfreeze.runtime.verifying.process import run_afresh
+    from graphfreeze.runtime.verifying.results import Verified
     from graphfreeze.runtime.verifying.task import Task
 
     if steps < 1:
@@ -264,6 +265,9 @@ def freeze(
         UnsupportedModelError: as for ``rewrite``, or a Keras input is optional.
         NoMatchError, NothingToTrainError, InputOutputError: as for ``rewrite``.
     """
+    from graphfreeze.runtime.exported import load_frozen
+    from graphfreeze.runtime.objects import export
+
     if options.get("tags") is not None:
         raise UsageError("tags= select a meta graph of a SavedModel on disk; an object in memory has only one")
     scratch = Path(tempfile.mkdtemp(prefix="graphfreeze-"))
@@ -317,6 +321,8 @@ def diff(a: PathIn, b: PathIn) -> Difference:
         InputOutputError: a model is not there, or is damaged.
         UnsupportedModelError: a newer version wrote the marks of a freeze, or they are damaged.
     """
+    from graphfreeze.comparison import compare
+
     return compare(open_draft(Path(a)), open_draft(Path(b)))
 
 
@@ -356,6 +362,8 @@ def checkpoint(
         UnsupportedModelError: an optimizer keeps statistics over a whole tensor that was split.
         InputOutputError: the checkpoint is missing or damaged, or ``out`` cannot be written.
     """
+    from graphfreeze.checkpoints import convert as convert_checkpoint
+
     if (into is None) == (from_ is None):
         raise UsageError("A checkpoint is converted either into the layout of a rewritten model or from it: give one")
     model = open_draft(Path(str(from_ if into is None else into)))
@@ -387,18 +395,3 @@ def _plan(
     return held_again(
         draft, traces, off, plan, as_before=task.options == replace(Options(), allow_empty=task.options.allow_empty)
     )
-
-
-def _given_plan(plan: Plan | PathIn, beside: bool) -> Plan:
-    if beside:
-        raise UsageError("A plan already says everything: give either plan, or selectors and options, not both")
-    if isinstance(plan, Plan):
-        return plan
-    try:
-        return Plan.from_dict(json.loads(Path(plan).read_text(encoding="utf-8")))
-    except OSError as error:
-        raise InputOutputError(f"Cannot read the plan '{plan}': {error.strerror}") from error
-    except ValueError as error:
-        raise UsageError(
-            f"'{plan}' is not JSON ({error}). Make a plan with: graphfreeze plan MODEL ... --json > plan.json"
-        ) from error

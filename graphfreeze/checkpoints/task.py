@@ -12,7 +12,7 @@ import numpy as np
 from graphfreeze.checkpoints.layout import Layout, ModelVariable, Storage
 from graphfreeze.checkpoints.place import not_found
 from graphfreeze.errors import UsageError
-from graphfreeze.savedmodel import DTYPE_NUMBERS, Array, base_dtype, differing, dtype_name
+from graphfreeze.savedmodel import DTYPE_NUMBERS, Array, base_dtype, differing_pieces, dtype_name
 
 Direction: TypeAlias = Literal["into", "from"]
 Frozen: TypeAlias = Literal["checkpoint", "model"]
@@ -95,7 +95,7 @@ class Task:
         frozen = variable.frozen
         if frozen is None:
             return
-        pieces = differing(value, self.frozen_value(variable))
+        pieces = differing_pieces(value, self.frozen_value(variable))
         count = sum(int(np.count_nonzero(frozen.contains(places))) for places, _, _ in pieces)
         if count:
             self.differing[variable.name] = count

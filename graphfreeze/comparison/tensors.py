@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 import numpy as np
 
 from graphfreeze.comparison.difference import Change, ValueChange
-from graphfreeze.savedmodel import OBJECT_GRAPH_KEY, Array, Bundle, differing, dtype_name
+from graphfreeze.savedmodel import OBJECT_GRAPH_KEY, Array, Bundle, differing_pieces, dtype_name
 from graphfreeze.selection import Region
 
 
@@ -37,7 +37,7 @@ def tensor_differences(a: Bundle | None, b: Bundle | None, names: Mapping[str, s
 def value_change(name: str, key: str, a: Array, b: Array, region: Region | None = None) -> ValueChange | None:
     """How two arrays of one type and shape differ, in a region or all of it; None where all bits are the same."""
     changed, largest = 0, 0.0
-    for places, left, right in differing(a, b):
+    for places, left, right in differing_pieces(a, b):
         inside = slice(None) if region is None else region.contains(places)
         left, right = left[inside], right[inside]
         changed += left.size

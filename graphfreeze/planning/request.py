@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Mapping, Sequence
 from os import PathLike
 from pathlib import Path
 from typing import TypedDict, TypeVar
 
-from graphfreeze.errors import UsageError
+from graphfreeze.errors import InputOutputError, UsageError
 from graphfreeze.planning.decide import Options
 from graphfreeze.planning.model import Task
+from graphfreeze.planning.plan import Plan
 from graphfreeze.selection import Copy, Region, Spec, Strategy, make_spec, read_spec
 
 Selectors = str | Sequence[str]
@@ -89,3 +91,19 @@ def _choice(kind: type[_Choice], option: str, value: str | None) -> _Choice | No
     except ValueError:
         known = ", ".join(f"'{k}'" for k in kind)
         raise UsageError(f"Unknown {option} '{value}'. Expected one of {known}") from None
+
+
+def given_plan(plan: Plan | str | PathLike[str], beside: bool) -> Plan:
+    """A plan that was made before, as a value or a JSON file; ``beside`` says that options were given too."""
+    if beside:
+        raise UsageError("A plan already says everything: give either plan, or selectors and options, not both")
+    if isinstance(plan, Plan):
+        return plan
+    try:
+        return Plan.from_dict(json.loads(Path(plan).read_text(encoding="utf-8")))
+    except OSError as error:
+        raise InputOutputError(f"Cannot read the plan '{plan}': {error.strerror}") from error
+    except ValueError as error:
+        raise UsageError(
+            f"'{plan}' is not JSON ({error}). Make a plan with: graphfreeze plan MODEL ... --json > plan.json"
+        ) from error

@@ -1,6 +1,6 @@
 """A SavedModel on disk: container, tensor bundle, object graphs and protobuf messages. Knows nothing of freezing."""
 
-from graphfreeze.savedmodel.bits import differing
+from graphfreeze.savedmodel.bits import differing_pieces
 from graphfreeze.savedmodel.bundle import Array, Bundle, read_bundle, unused_bytes
 from graphfreeze.savedmodel.bundle_write import (
     Progress,
@@ -89,6 +89,7 @@ __all__ = [
     "checkpoint_path",
     "children",
     "differing",
+    "differing_pieces",
     "digest",
     "dtype_name",
     "dtype_number",

@@ -12,7 +12,7 @@ from graphfreeze.savedmodel.bundle import Array
 _PIECE = 1 << 20
 
 
-def differing(a: Array, b: Array) -> Iterator[tuple[NDArray[np.int64], Array, Array]]:
+def differing_pieces(a: Array, b: Array) -> Iterator[tuple[NDArray[np.int64], Array, Array]]:
     """(flat positions in C order, values of ``a``, values of ``b``) of elements whose bits differ, in pieces.
 
     The arrays have one shape and dtype. NaN equals the same NaN, and 0.0 differs from -0.0.

@@ -4,7 +4,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from graphfreeze.savedmodel import differing
+from graphfreeze.savedmodel import differing_pieces
 
 
 @pytest.mark.parametrize("piece", [1, 3, 100])
@@ -14,18 +14,18 @@ def test_places_and_values(monkeypatch, piece, dtype):
     a = np.zeros((2, 5), dtype)
     b = a.copy()
     b[0, 4] = b[1, 2] = 1
-    found = list(differing(a, b))
+    found = list(differing_pieces(a, b))
     assert np.concatenate([places for places, _, _ in found]).tolist() == [4, 7]
     assert all((left == 0).all() and (right == 1).all() for _, left, right in found)
-    assert not list(differing(b, b))
+    assert not list(differing_pieces(b, b))
 
 
 def test_bits_not_values():
     a = np.array([0.0, np.nan, 1.0], np.float32)
     b = np.array([-0.0, np.nan, 1.0], np.float32)
-    assert [places.tolist() for places, _, _ in differing(a, b)] == [[0]]
+    assert [places.tolist() for places, _, _ in differing_pieces(a, b)] == [[0]]
 
 
 def test_scalars_and_nothing():
-    assert [p.tolist() for p, _, _ in differing(np.array(1), np.array(2))] == [[0]]
-    assert not list(differing(np.zeros((0, 3)), np.zeros((0, 3))))
+    assert [p.tolist() for p, _, _ in differing_pieces(np.array(1), np.array(2))] == [[0]]
+    assert not list(differing_pieces(np.zeros((0, 3)), np.zeros((0, 3))))
