@@ -9,7 +9,7 @@ import typing
 import pytest
 
 import graphfreeze
-from graphfreeze import errors
+from graphfreeze import checkpoints, errors
 
 
 def test_all_is_sorted_and_complete():
@@ -39,7 +39,10 @@ def test_options_are_keyword_only_and_everything_is_annotated(name):
     signature = inspect.signature(getattr(graphfreeze, name))
     positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]
     assert [p.name for p in positional] == POSITIONAL.get(name, ["model", "out"][: len(positional)])
-    hints = typing.get_type_hints(getattr(graphfreeze, name), include_extras=True)
+    # Their home imports them for type checkers only.
+    late = {"Direction": checkpoints.Direction, "Frozen": checkpoints.Frozen}
+    late |= {kind: getattr(graphfreeze, kind) for kind in ("Converted", "Difference", "Verified")}
+    hints = typing.get_type_hints(getattr(graphfreeze, name), localns=late, include_extras=True)
     assert set(hints) >= {*signature.parameters, "return"}
 
 
