@@ -10,7 +10,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from graphfreeze.errors import InputOutputError
@@ -19,8 +19,8 @@ Tick = Callable[[int], None]
 """Called with the number of bytes just written."""
 
 _FICLONE = 0x40049409
-# Large enough for speed, small enough for a lively progress bar and a prompt Ctrl-C.
-_STEP = 1 << 25
+# Large enough for speed, small enough for a lively progress bar, a prompt Ctrl-C and an early start of writing.
+_STEP = 1 << 23
 _BUFFER = 1 << 20
 _NOT_ON_THIS_FILE_SYSTEM = {
     errno.EXDEV,
@@ -143,10 +143,22 @@ def _kernel_copy(reader: int, writer: int, offset: int, size: int, tick: Tick | 
             raise
         if copied == 0:
             break
+        _write_early(writer, copied)
         done += copied
         if tick is not None:
             tick(copied)
     return done
+
+
+def _write_early(writer: int, size: int) -> None:
+    """Lets the disk begin with what was just written, so that less is left to wait for at the end.
+
+    The advice starts writing; pages that are being written stay in memory (mm/fadvise.c).
+    """
+    if hasattr(os, "posix_fadvise"):
+        with suppress(OSError):
+            position = os.lseek(writer, 0, os.SEEK_CUR)
+            os.posix_fadvise(writer, position - size, size, os.POSIX_FADV_DONTNEED)
 
 
 def _write_all(writer: int, data: bytes) -> None:
