@@ -2,7 +2,7 @@
 
 A command is one file and one row in ``program.COMMANDS``. Data goes to stdout, everything else to stderr. What slows
 the start (numpy, protobuf, rich) is imported inside the commands, so that ``--help`` answers at once;
-``tests/test_cli.py`` holds that.
+``tests/cli/test_help.py`` holds that.
 """
 
 from graphfreeze.cli.program import app, main, run
