@@ -170,12 +170,12 @@ def finalize(
     globs = [unfreeze] if isinstance(unfreeze, str) else list(unfreeze)
     lifted = matching(globs, off.frozen) if globs else list(off.frozen)
     kept = [v for v in off.frozen if v not in lifted]
-    warnings: tuple[str, ...] = ()
+    warnings = off.warnings
     if kept:
         traces = trace_model(draft)
         again = plan_again(draft, traces, kept, off.enabled)
         execute_plan(draft, again, traces)
-        warnings = again.warnings
+        warnings += again.warnings
     warnings += keep_linked(draft, weights)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return Finalized(tuple(v.name for v in lifted), warnings, str(out))

@@ -11,6 +11,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
 MODELS = Path(__file__).resolve().parents[1] / "fixtures" / "models"
+OBJECT_MODELS = sorted(path.name for path in MODELS.iterdir() if not path.name.startswith("tf1_"))
+"""Fixtures with an object graph, which TensorFlow 2 wrote; those without are named for TF1."""
 
 
 @pytest.fixture

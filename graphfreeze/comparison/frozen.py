@@ -8,7 +8,8 @@ from graphfreeze.comparison.difference import FrozenElements, ValueChange
 from graphfreeze.comparison.tensors import value_change
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
-from graphfreeze.passes.marks import Frozen, has_marks, read_marks
+from graphfreeze.passes.found import Frozen
+from graphfreeze.passes.marks import has_marks, read_marks
 from graphfreeze.savedmodel import Array, Draft
 from graphfreeze.savedmodel.protos import MetaGraphDef
 from graphfreeze.selection import Region

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.savedmodel import dtype_number, numpy_dtype
-from graphfreeze.savedmodel.protos import AttrValue, TensorProto, TensorShapeProto
+from graphfreeze.savedmodel.protos import AttrValue, Message, TensorProto, TensorShapeProto
 
 FACT = "_graphfreeze_fact"
 """On the last node of a merge: what became of the variable, as JSON."""
@@ -28,6 +28,11 @@ ORIGIN = "_graphfreeze_function"
 """On one node of every changed function: what the function was called and whether it had effects, as JSON."""
 CALL = "_graphfreeze_call"
 """On a call inside a function: how its inputs were changed, as JSON."""
+
+RAW = "_graphfreeze_raw"
+"""On a node of a TF1 main graph whose name the effective value took over: the old name."""
+INPUT = "_graphfreeze_input"
+"""On a lookup of a TF1 main graph that now takes the raw value: its first input as it was."""
 
 
 def type_attr(dtype: int) -> AttrValue:
@@ -87,6 +92,11 @@ def string_tensor(values: Iterable[bytes], shape: tuple[int, ...]) -> TensorProt
 def tensor_attr(array: NDArray[np.generic]) -> AttrValue:
     """A numeric array as an attribute."""
     return AttrValue(tensor=tensor_proto(array))
+
+
+def attr_bytes(node: Message, name: str) -> bytes:
+    """A string attribute of a node, empty where it has none."""
+    return bytes(node.attr[name].s) if name in node.attr else b""
 
 
 def tensor_value(tensor: TensorProto) -> NDArray[np.generic]:

@@ -9,7 +9,9 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterator
+from dataclasses import dataclass
 
+from graphfreeze.graph.ops import Use, use_of
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef, VariableDef
@@ -43,13 +45,25 @@ def ref_inputs(op: str) -> int:
     return _REFS_OF_APPLY.get(match[5], 2) if match[5] else 1
 
 
-def traced_scope(meta: MetaGraphDef) -> Scope:
-    """The main graph without what initialises, saves or restores, and without reads whose value nobody takes."""
+@dataclass(frozen=True, slots=True)
+class Graph:
+    """A TF1 main graph, sorted for the trace."""
+
+    traced: Scope
+    """Without ``setup``, and without reads whose value nobody takes."""
+    setup: frozenset[str]
+    """Nodes that initialise, save or restore, and what is computed for those alone."""
+    unused: tuple[NodeDef, ...]
+    """Nodes that would read a variable, and whose value no node outside ``setup`` takes."""
+
+
+def sorted_graph(meta: MetaGraphDef) -> Graph:
+    """Tells what initialises, saves or restores from what computes."""
     graph = Scope(meta.graph_def)
     scope = Scope(meta.graph_def)
-    initialisers = _initialisers(meta)
-    scope.node_list = [n for n in graph.node_list if not _is_setup(graph, n, initialisers)]
     fetched = fetched_nodes(meta)
+    setup = _setup_nodes(graph, _initialisers(meta), fetched)
+    scope.node_list = [n for n in graph.node_list if n.name not in setup]
     users = Counter(producer(text) for node in scope.node_list for text in node.input)
     unused: set[str] = set()
     for node in reversed(scope.node_list):
@@ -57,7 +71,29 @@ def traced_scope(meta: MetaGraphDef) -> Scope:
             unused.add(node.name)
             users.subtract(producer(text) for text in node.input)
     scope.node_list = [n for n in scope.node_list if n.name not in unused]
-    return scope
+    reads = tuple(n for n in graph.node_list if n.op in _VALUES and (n.name in unused or n.name in setup))
+    return Graph(scope, frozenset(setup), reads)
+
+
+def _setup_nodes(graph: Scope, initialisers: set[str], fetched: set[str]) -> set[str]:
+    """What initialises, saves or restores, with everything that only those take, back to the variables."""
+    pending = [n for n in graph.node_list if _is_setup(graph, n, initialisers)]
+    setup = {n.name for n in pending}
+    users = Counter(producer(text) for node in graph.node_list for text in node.input)
+    while pending:
+        for text in pending.pop().input:
+            name = producer(text)
+            users[name] -= 1
+            node = graph.nodes.get(name)
+            if node is None or users[name] or name in fetched or name in setup or _has_effect(node):
+                continue
+            setup.add(name)
+            pending.append(node)
+    return setup
+
+
+def _has_effect(node: NodeDef) -> bool:
+    return node.op in (*REF_VARIABLES, "VarHandleOp") or ref_inputs(node.op) > 0 or use_of(node.op) is Use.WRITE
 
 
 def fetched_nodes(meta: MetaGraphDef) -> set[str]:
@@ -82,15 +118,47 @@ def _variable_behind(graph: Scope, text: str) -> str:
     return node.name if node is not None and node.op in (*REF_VARIABLES, "VarHandleOp") else ""
 
 
+def is_variable_collection(name: str) -> bool:
+    """Whether a collection of this name holds VariableDefs."""
+    return name.endswith("variables")
+
+
 def variable_defs(meta: MetaGraphDef) -> Iterator[VariableDef]:
     """Every variable that a collection describes."""
     for name, collection in meta.collection_def.items():
-        if name.endswith("variables"):
+        if is_variable_collection(name):
             yield from (VariableDef.FromString(value) for value in collection.bytes_list.value)
+
+
+def initialisers(meta: MetaGraphDef) -> dict[str, NodeDef]:
+    """The node that initialises each variable node."""
+    graph = Scope(meta.graph_def)
+    named = _initialisers(meta)
+    found: dict[str, NodeDef] = {}
+    for node in graph.node_list:
+        if node.op in _ASSIGNS and _is_initialiser(node, named):
+            found.setdefault(producer(node.input[0]), node)
+    return found
+
+
+def restoring(meta: MetaGraphDef) -> Iterator[tuple[NodeDef, NodeDef]]:
+    """Every assignment from a checkpoint, with the op that reads the checkpoint."""
+    graph = Scope(meta.graph_def)
+    named = _initialisers(meta)
+    for node in graph.node_list:
+        if node.op in _ASSIGNS and not _is_initialiser(node, named):
+            source = _restored_from(graph, node)
+            if source is not None:
+                yield node, source
 
 
 def _initialisers(meta: MetaGraphDef) -> set[str]:
     return {d.initializer_name.removeprefix("^").split(":")[0] for d in variable_defs(meta)} - {""}
+
+
+def _is_initialiser(assign: NodeDef, named: set[str]) -> bool:
+    # tf.Variable calls its initialiser NAME/Assign; a collection that says so may have been stripped.
+    return assign.name in named or assign.name == f"{producer(assign.input[0])}/Assign"
 
 
 def _is_setup(graph: Scope, node: NodeDef, initialisers: set[str]) -> bool:
@@ -98,13 +166,16 @@ def _is_setup(graph: Scope, node: NodeDef, initialisers: set[str]) -> bool:
         return True
     if node.op not in _ASSIGNS:
         return False
-    # tf.Variable calls its initialiser NAME/Assign; a collection that says so may have been stripped.
-    return node.name in initialisers or node.name == f"{producer(node.input[0])}/Assign" or is_restored(graph, node)
+    return _is_initialiser(node, initialisers) or is_restored(graph, node)
 
 
 def is_restored(graph: Scope, assign: NodeDef) -> bool:
     """Whether an assigned value comes from a checkpoint."""
+    return _restored_from(graph, assign) is not None
+
+
+def _restored_from(graph: Scope, assign: NodeDef) -> NodeDef | None:
     node = graph.nodes.get(producer(assign.input[1]))
     while node is not None and node.op in _HANDS_ON_VALUE:
         node = graph.nodes.get(producer(node.input[0]))
-    return node is not None and node.op in _RESTORES
+    return node if node is not None and node.op in _RESTORES else None

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from graphfreeze.graph.access import direct_access, read_access
+from graphfreeze.graph.access import ReadAccess, direct_access, read_access
 from graphfreeze.graph.ops import Access
 from graphfreeze.graph.scope import MAIN, Scope
 from graphfreeze.graph.tf1 import (
@@ -14,7 +14,7 @@ from graphfreeze.graph.tf1 import (
     REF_VARIABLES,
     fetched_nodes,
     ref_inputs,
-    traced_scope,
+    sorted_graph,
 )
 from graphfreeze.graph.uses import Body, Key, Read, Write
 from graphfreeze.graph.variables import Variable
@@ -31,11 +31,12 @@ def trace_tf1_main(
     captured: dict[str, set[str]],
 ) -> Body:
     """All uses in the main graph; ``visit`` handles nodes that take resource handles."""
-    scope = traced_scope(meta)
+    graph = sorted_graph(meta)
+    scope = graph.traced
     handles = {h: (v.index, -1) for v in variables for h in v.handles}
     captured[MAIN] = fetched_nodes(meta)
     refs = {h for h in handles if h in scope.nodes and scope.nodes[h].op in REF_VARIABLES}
-    body = Body(Key(MAIN))
+    body = Body(Key(MAIN), setup=graph.setup)
     for node in scope.in_data_order():
         texts = [scope.canonical(text) for text in scope.data_inputs(node)]
         if any(text in refs for text in texts):
@@ -45,6 +46,10 @@ def trace_tf1_main(
             handles |= {scope.ref(node.name, node.op, i): handles[texts[0]] for i in range(2)}
         else:
             visit(scope, node, handles, body)
+    for node in graph.unused:
+        text = scope.canonical(node.input[0])
+        if text in handles and (text in refs) == (node.op == "Identity"):
+            body.named.append(Read(*handles[text], node.name, node.op, ReadAccess(Access.FULL)))
     return body
 
 

@@ -92,6 +92,10 @@ class Body:
     """Slots whose handle is used as such: written, returned, or given to an inert op."""
     returned: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Result position -> (variable, slot) of handles that the function gives back."""
+    named: list[Read] = field(default_factory=list)
+    """TF1 main graph: reads whose value nothing computes with; a Session may fetch them by name all the same."""
+    setup: frozenset[str] = frozenset()
+    """TF1 main graph: nodes that initialise, save or restore, and what is computed for those alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 
-from graphfreeze.graph.refs import attr_of
+from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
-from graphfreeze.graph.tf1 import REF_VARIABLES, optimizer_variables
+from graphfreeze.graph.tf1 import REF_VARIABLES, optimizer_variables, variable_defs
 from graphfreeze.savedmodel import DTYPE_NAMES, Draft, object_paths, slot_variables, variable_keys
 from graphfreeze.savedmodel.protos import MetaGraphDef, VariableDef
 
@@ -24,6 +24,21 @@ _COPIES = "_all_variables/"
 _TRAINED = "_trainable_variables"
 """What a Keras optimizer calls the weights that it updates."""
 _STATE_OBJECTS = ("_tf_keras_metric", "optimizer", "loss_scale")
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """The place of a variable in the partitioned variable whose part it is; the checkpoint holds the whole."""
+
+    whole: str
+    whole_shape: tuple[int, ...]
+    offset: tuple[int, ...]
+    shape: tuple[int, ...]
+
+    @property
+    def index(self) -> tuple[slice, ...]:
+        """The part as a numpy index of the whole."""
+        return tuple(slice(o, o + n) for o, n in zip(self.offset, self.shape, strict=True))
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +60,15 @@ class Variable:
     """True where the object graph says that it belongs to an optimizer, a metric or a loss scale."""
     copies: tuple[int, ...] = ()
     """Object-graph nodes of unused copies: Keras 3 writes every variable a second time under ``_all_variables``."""
+    part: Part | None = None
+    """Of a partitioned TF1 variable."""
+    is_ref: bool = False
+    """Whether it is a TF1 ref variable, which only a Session can train."""
+
+    @property
+    def label(self) -> str:
+        """The name that selects it: of a part, that of the whole."""
+        return self.name if self.part is None else self.part.whole
 
     @property
     def elements(self) -> int:
@@ -65,7 +89,7 @@ def is_tf2(meta: MetaGraphDef) -> bool:
 
 
 def find_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
-    """All variables: in the order of the object graph, then those that only the main graph knows."""
+    """All variables: in the order of the object graph, or in a TF1 graph in that of its nodes."""
     return _object_variables(draft, meta) if is_tf2(meta) else _graph_variables(draft, meta)
 
 
@@ -253,31 +277,53 @@ def _handles_by_signature(meta: MetaGraphDef, scope: Scope) -> dict[int, str]:
 
 
 def _graph_variables(draft: Draft, meta: MetaGraphDef) -> tuple[Variable, ...]:
-    """The variables of a TF1 graph: its variable ops, with the flags of the collections."""
-    trainable = {d.variable_name.removesuffix(":0") for d in _variable_defs(meta, "trainable_variables")}
+    """The variables of a TF1 graph: its variable ops, with what the collections say of them.
+
+    Meta graphs share their weights, and one for serving may have lost its collections: what one of them trains, all
+    hold to be trainable.
+    """
+    metas = [m for m in draft.model.proto.meta_graphs if not is_tf2(m)]
+    trainable = {producer(d.variable_name) for m in metas for d in _variable_defs(m, "trainable_variables")}
+    parts = {producer(d.variable_name): _part(d) for d in variable_defs(meta) if d.HasField("save_slice_info_def")}
     state = optimizer_variables(meta)
     found: dict[str, Variable] = {}
     stored = draft.keys()
     for node in meta.graph_def.node:
         if node.op not in (*REF_VARIABLES, "VarHandleOp"):
             continue
-        name = attr_of(node, "shared_name").s.decode() or node.name
-        if name in found:
+        identity = _identity(node)
+        if identity in found:
+            found[identity] = replace(found[identity], handles=(*found[identity].handles, node.name))
             continue
-        key = name if name in stored else None
-        found[name] = Variable(
+        name = attr_of(node, "shared_name").s.decode() or node.name
+        part = parts.get(node.name)
+        if name not in stored and node.name in stored:
+            name = node.name  # imported into a name scope: a Saver goes by nodes
+        key = next((k for k in ((part.whole,) if part else ()) + (name,) if k in stored), None)
+        shape = static_shape(attr_of(node, "shape").shape)
+        if part is None or key != part.whole:
+            part, shape = None, shape or _stored_shape(draft, key, attr_of(node, "shape").shape)
+        trains = node.name in trainable or name in trainable
+        found[identity] = Variable(
             index=len(found),
             name=name,
             path=name,
             key=key,
             dtype=DTYPE_NAMES[attr_of(node, "dtype").type],
-            shape=_stored_shape(draft, key, attr_of(node, "shape").shape),
-            trainable=node.name in trainable or name in trainable,
+            shape=shape if part is None else part.shape,
+            trainable=trains,
             node_id=None,
             handles=(node.name,),
-            is_state=node.name in state and node.name not in trainable and name not in trainable,
+            is_state=node.name in state and not trains,
+            part=part,
+            is_ref=node.op in REF_VARIABLES,
         )
     return tuple(found.values())
+
+
+def _part(described: VariableDef) -> Part:
+    info = described.save_slice_info_def
+    return Part(info.full_name, tuple(info.full_shape), tuple(info.var_offset), tuple(info.var_shape))
 
 
 def _variable_defs(meta: MetaGraphDef, collection: str) -> list[Any]:

@@ -7,7 +7,7 @@ trainable variable may have.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -205,6 +205,48 @@ class Emitter:
             "reverse": bool_attr(False),
         }
         return self.op("Cumsum", [x, self.ints(axis)], attrs)
+
+
+class GraphEmitter(Emitter):
+    """Emits into a TF1 main graph, where a variable may be a ref, geometry is a constant, and nodes stand in frames."""
+
+    def __init__(
+        self,
+        scope: Scope,
+        names: FreshNames,
+        anchor: str,
+        controls: Sequence[str] = (),
+        *,
+        values: Collection[str] = (),
+        frame: str | None = None,
+    ) -> None:
+        """``values`` are edges that are values or refs, not resource handles; ``frame`` a node of the frame, if any."""
+        super().__init__(scope, names, anchor, controls)
+        self._values = values
+        self._frame = frame
+        self.first = len(scope.node_list)
+
+    @property
+    def added(self) -> list[str]:
+        """Names of the nodes that were added since this emitter was made."""
+        return [n.name for n in self.scope.node_list[self.first :]]
+
+    def op(self, op: str, inputs: Sequence[str], attrs: Mapping[str, AttrValue], name: str | None = None) -> str:
+        """One node of any kind; one without inputs is tied to the frame, or it would run outside of it."""
+        tied = [f"^{self._frame}"] if not inputs and self._frame is not None else []
+        return super().op(op, [*inputs, *tied], attrs, name)
+
+    def read(self, handle: str, dtype: int, shape: Sequence[int] | None, name: str | None = None) -> str:
+        """The value behind a handle, ordered after what the anchor was ordered after."""
+        if handle not in self._values:
+            return super().read(handle, dtype, shape, name)
+        return super().op("Identity", [handle, *self.controls], {"T": type_attr(dtype)}, name)
+
+    def resource_gather(self, handle: str, ids: str, dtype: int, index_dtype: int) -> str:
+        """A lookup in a variable; of a ref it is GatherV2, which copies."""
+        if handle not in self._values:
+            return super().resource_gather(handle, ids, dtype, index_dtype)
+        return self.gather(handle, ids, dtype, index_dtype)
 
 
 def control_inputs(node: NodeDef) -> list[str]:

@@ -12,10 +12,10 @@ import numpy as np
 
 from graphfreeze.lowering.bits import PackedRows
 from graphfreeze.lowering.box import box_cuts, box_flags, put_box
-from graphfreeze.lowering.emitter import BOOL, INT64
+from graphfreeze.lowering.emitter import BOOL, INT64, Emitter
 from graphfreeze.lowering.merge import MergeContext, Overlay
 from graphfreeze.planning.guards import SCATTER_SHARE
-from graphfreeze.selection import Box, Dense, Points, Rows
+from graphfreeze.selection import Box, Dense, Points, Region, Rows, Whole
 
 
 def merge_full(context: MergeContext, base: str) -> str:
@@ -64,6 +64,24 @@ def _put(context: MergeContext, overlay: Overlay, x: str, base: str, x_trains: b
             return _select_scattered(context, overlay, x, base)
         case _:
             raise AssertionError(f"no merge for {region!r}")
+
+
+def take_region(emit: Emitter, x: str, region: Region, dtype: int) -> str:
+    """The elements of a region of ``x``, in the shape of its storage; the geometry is in constants beside it."""
+    match region:
+        case Whole():
+            return x
+        case Box():
+            return emit.strided_slice(x, dtype, region.slices)
+        case Rows():
+            return emit.gather(x, emit.const(region.indices), dtype, INT64, axis=region.axis)
+        case Points():
+            flat = emit.reshape(x, dtype, [-1])
+            return emit.gather(flat, emit.const(region.indices), dtype, INT64)
+        case _:
+            bits = emit.const(np.packbits(region.to_mask().reshape(1, -1), axis=1, bitorder="little"))
+            flags = emit.reshape(PackedRows(emit, bits, region.size).flags(), BOOL, [-1])
+            return emit.gather_nd(emit.reshape(x, dtype, [-1]), emit.where(flags), dtype, INT64)
 
 
 def put_rows(context: MergeContext, overlay: Overlay, x: str, values: str, dtype: int) -> str:

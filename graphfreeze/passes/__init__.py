@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from graphfreeze.errors import InternalError
 from graphfreeze.passes.check import Invariants
@@ -13,18 +14,42 @@ from graphfreeze.passes.keras_metadata import set_keras_metadata_aside
 from graphfreeze.passes.prune import prune_functions
 from graphfreeze.passes.saver import extend_saver
 from graphfreeze.passes.state import Work
+from graphfreeze.passes.tf1_collections import set_collections
+from graphfreeze.passes.tf1_info import add_graph_info
+from graphfreeze.passes.tf1_reads import rewrite_graph
+from graphfreeze.passes.tf1_saver import extend_graph_saver
+from graphfreeze.passes.tf1_variables import add_graph_variables
 from graphfreeze.passes.variables import add_variables
 
 Pass = Callable[[Work], None]
 
-PIPELINE: tuple[tuple[str, Pass], ...] = (
-    ("variables", add_variables),  # parts, copies and masks, wherever a variable has to be
-    ("functions", rewrite_functions),  # merges between reads and consumers, calls, concrete functions
-    ("flags", set_flags),  # trainable flags and the root's lists
-    ("saver", extend_saver),  # restore and save for loaders without objects
-    ("info", add_info),  # what was done, and the list of what trains
-    ("prune", prune_functions),  # replaced functions that nothing calls
-    ("keras_metadata", set_keras_metadata_aside),  # tf_keras must not ignore the freeze
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """A pass in its place. TF1 writes variables down elsewhere, so it may have another pass there, or none."""
+
+    name: str
+    objects: Pass | None
+    """For a meta graph with an object graph (TF2)."""
+    graph: Pass | None
+    """For a TF1 graph."""
+
+
+PIPELINE: tuple[Row, ...] = (
+    # parts, copies and masks, wherever a variable has to be
+    Row("variables", add_variables, add_graph_variables),
+    # merges between reads and consumers, calls, concrete functions
+    Row("functions", rewrite_functions, rewrite_graph),
+    # trainable flags, the root's lists, collections
+    Row("flags", set_flags, set_collections),
+    # restore and save for loaders without objects
+    Row("saver", extend_saver, extend_graph_saver),
+    # what was done, and the list of what trains
+    Row("info", add_info, add_graph_info),
+    # replaced functions that nothing calls
+    Row("prune", prune_functions, prune_functions),
+    # tf_keras must not ignore the freeze
+    Row("keras_metadata", set_keras_metadata_aside, None),
 )
 
 
@@ -36,11 +61,13 @@ def run_pipeline(work: Work) -> None:
     """
     invariants = Invariants(work.meta)
     done: list[str] = []
-    for name, run in PIPELINE:
+    chosen = [(row.name, row.objects if work.trace.is_tf2 else row.graph) for row in PIPELINE]
+    passes = [(name, run) for name, run in chosen if run is not None]
+    for name, run in passes:
         # What a pass leaves as it was is looked into once, and all of it again at the end.
         invariants.remember()
         run(work)
-        broken = invariants.first_broken(whole=name == PIPELINE[-1][0])
+        broken = invariants.first_broken(whole=name == passes[-1][0])
         if broken is not None:
             rule, place = broken
             raise InternalError(

@@ -23,7 +23,8 @@ from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable, is_float
 from graphfreeze.lowering.facts import Fact, read_fact
 from graphfreeze.lowering.holding import Callable, Evidence, Holding, Other, Problem, StoredRegion
-from graphfreeze.passes.marks import Frozen, Marks, read_marks
+from graphfreeze.passes.found import Frozen, Marks
+from graphfreeze.passes.marks import read_marks
 from graphfreeze.passes.variables import CHILD
 from graphfreeze.savedmodel import DT_STRING, Draft, children, node_paths, variable_keys
 from graphfreeze.savedmodel.protos import MetaGraphDef

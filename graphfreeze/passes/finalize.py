@@ -19,12 +19,15 @@ from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
+from graphfreeze.graph.variables import Part, is_tf2
 from graphfreeze.lowering.facts import Fact
 from graphfreeze.passes.check import Invariants
+from graphfreeze.passes.found import Frozen, Marks
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
-from graphfreeze.passes.marks import Frozen, Marks, has_marks, is_ours, read_marks
+from graphfreeze.passes.marks import has_marks, is_ours, read_marks
 from graphfreeze.passes.prune import remove_unreachable
 from graphfreeze.passes.saved_graph import update_saved_graph
+from graphfreeze.passes.tf1_undo import undo_graph
 from graphfreeze.passes.undo_calls import Change
 from graphfreeze.passes.undo_concrete import rename_concrete
 from graphfreeze.passes.undo_functions import Undo
@@ -70,6 +73,13 @@ class TakenOff:
 
     frozen: tuple[Lifted, ...] = ()
     enabled: frozenset[str] = frozenset()
+    warnings: tuple[str, ...] = ()
+
+    def and_also(self, other: TakenOff) -> TakenOff:
+        """Both of two meta graphs; a variable that they share is told of once."""
+        paths = {v.path for v in self.frozen}
+        frozen = (*self.frozen, *(v for v in other.frozen if v.path not in paths))
+        return TakenOff(frozen, self.enabled | other.enabled, (*self.warnings, *other.warnings))
 
     @property
     def held(self) -> dict[str, Region]:
@@ -89,24 +99,24 @@ def take_off(draft: Draft) -> TakenOff:
         UnsupportedModelError: marks of a newer version, damaged ones, or a node of the user's uses what has to go.
         InputOutputError: the checkpoint lacks a value that is needed.
     """
-    frozen: list[Lifted] = []
-    enabled: set[str] = set()
+    off = TakenOff()
+    gone: set[str] = set()
     for meta in draft.model.proto.meta_graphs:
         if not has_marks(meta):
             continue
         invariants = Invariants(meta)
-        off = _take_off(draft, meta)
-        frozen += off.frozen
-        enabled |= off.enabled
+        off = off.and_also((_take_off if is_tf2(meta) else _take_off_graph)(draft, meta, gone))
         if (broken := invariants.first_broken(whole=True)) is not None:
             rule, place = broken
             raise InternalError(
                 f"finalize broke the rule '{rule}': {place}. This is a bug in graphfreeze; please report it"
             )
+    # Meta graphs share the weights, so what holds a part of a value goes when all have theirs back.
+    draft.drop |= gone & draft.keys()
     _restore_metadata(draft)
     if draft.model.bundle is not None and unused_bytes(draft.model.bundle, draft.drop | set(draft.put)) > 0:
         draft.repack = True
-    return TakenOff(tuple(frozen), frozenset(enabled))
+    return off
 
 
 def keep_linked(draft: Draft, weights: Weights) -> tuple[str, ...]:
@@ -118,11 +128,46 @@ def keep_linked(draft: Draft, weights: Weights) -> tuple[str, ...]:
     return (f"{note}. Use --weights copy to write the weights without them",)
 
 
-def _take_off(draft: Draft, meta: MetaGraphDef) -> TakenOff:
+def _take_off_graph(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:
+    """As ``_take_off`` for a TF1 graph, which has no objects."""
     trace = trace_meta_graph(draft, meta)
     marks = read_marks(draft, meta, trace)
     ops, silenced = used_ops(meta), silenced_ops(meta)
     _Values(draft, meta, trace).restore(marks)
+    gone |= {v.key for i in marks.ours if (v := trace.variables[i]).key is not None}
+    handles = {h for v in marks.ours for h in trace.variables[v].handles}
+    undo = Undo({f.signature.name: f for f in meta.graph_def.library.function}, saved_again=False)
+    main = Scope(meta.graph_def)
+    for node in main.node_list:
+        if node.op in CALLS:
+            undo.undo_call(main, node, handles)
+    remove_unreachable(meta, _place(meta, undo))
+    lost = undo_graph(meta, handles)
+    restore_ops(meta, ops, silenced)
+    variables = trace.variables
+    frozen = (Lifted(variables[f.variable].label, variables[f.variable].path, f.region, f.fact) for f in marks.frozen)
+    turned_on = {f.variable for f in marks.frozen if f.fact.enabled} | set(marks.enabled)
+    return TakenOff(tuple(frozen), frozenset(variables[v].path for v in turned_on), _lost_warning(lost))
+
+
+def _lost_warning(lost: Sequence[str]) -> tuple[str, ...]:
+    if not lost:
+        return ()
+    warning = (
+        f"{len(lost)} nodes that were added after the rewrite compute with the parts that are joined again, and went "
+        f"with them (one is '{lost[0]}'): build the training step anew on the finalized model"
+    )
+    return (warning,)
+
+
+def _take_off(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:
+    trace = trace_meta_graph(draft, meta)
+    marks = read_marks(draft, meta, trace)
+    ops, silenced = used_ops(meta), silenced_ops(meta)
+    values = _Values(draft, meta, trace)
+    values.restore(marks)
+    # Keys are counted anew below, so what goes has to be gone before.
+    draft.drop |= {values.keys[n] for n in nodes_of(trace, marks.ours) if n in values.keys} & draft.keys()
     changes = _root_changes(meta, trace, marks)
     before = copy.deepcopy(draft.bundle_graph)
     moved = undo_objects(meta, draft.bundle_graph, trace, marks)
@@ -150,7 +195,7 @@ class _Values:
         self.keys = {} if graph is None else variable_keys(meta.object_graph_def, graph)
 
     def restore(self, marks: Marks) -> None:
-        """Writes effective values over the bases, where they differ, and drops what held a part of them."""
+        """Writes effective values over the bases, where they differ."""
         for frozen in marks.frozen:
             held = [(h.region, frozen.storages[h.role]) for h in frozen.fact.held if h.role is not None]
             if held:
@@ -162,16 +207,29 @@ class _Values:
                     if all(nodes for _, nodes in parts):
                         keys = [(r, self.keys.get(nodes[0])) for r, nodes in parts]
                         self._restore(frozen, self.keys.get(copy_node), keys)
-        gone = {self.keys[n] for n in nodes_of(self.trace, marks.ours) if n in self.keys}
-        self.draft.drop |= gone & self.draft.keys()
 
     def _restore(self, frozen: Frozen, key: str | None, held: Sequence[tuple[Region, str | None]]) -> None:
+        part = self.trace.variables[frozen.variable].part
+        if part is not None and key is not None:
+            self._restore_part(frozen, key, part, held)
+            return
         stored = self._read(frozen, key, frozen.fact.shape)
         value = stored
         for region, source in held:
             value = region.put(value, self._read(frozen, source, region.storage_shape))
         if key is not None and value.tobytes() != stored.tobytes():
             self.draft.put[key] = np.asarray(value, order="C")
+
+    def _restore_part(self, frozen: Frozen, key: str, part: Part, held: Sequence[tuple[Region, str | None]]) -> None:
+        """The checkpoint holds the whole of a partitioned variable."""
+        whole = self._read(frozen, key, part.whole_shape)
+        value = whole[part.index]
+        for region, source in held:
+            value = region.put(value, self._read(frozen, source, region.storage_shape))
+        if value.tobytes() != whole[part.index].tobytes():
+            changed = whole.copy()
+            changed[part.index] = value
+            self.draft.put[key] = changed
 
     def _read(self, frozen: Frozen, key: str | None, shape: tuple[int, ...]) -> NDArray[np.generic]:
         name = frozen.fact.name
@@ -232,6 +290,8 @@ def _root_changes(meta: MetaGraphDef, trace: Trace, marks: Marks) -> dict[str, C
 
 def _place(meta: MetaGraphDef, undo: Undo) -> set[str]:
     """Puts restored functions where the changed ones stood; returns the names of those that were replaced."""
+    if not undo.variants:
+        return undo.replaced
     library = meta.graph_def.library
     restored = {f.signature.name for fs in undo.variants.values() for f in fs}
     kept: list[bytes] = []

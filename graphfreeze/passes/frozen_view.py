@@ -8,7 +8,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from graphfreeze.graph.trace import Traces
-from graphfreeze.passes.marks import Frozen, Marks, has_marks, read_marks
+from graphfreeze.passes.found import Frozen, Marks
+from graphfreeze.passes.marks import has_marks, read_marks
 from graphfreeze.planning import Plan
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
 from graphfreeze.planning.records import FreezeRecord

@@ -130,6 +130,8 @@ class Rewriter:
 
     def _place(self) -> None:
         """Puts every changed function behind the one that it came from; the old ones go where nothing needs them."""
+        if not self.variants:
+            return
         library = self.work.meta.graph_def.library
         ordered: list[FunctionDef] = []
         for function in library.function:

@@ -21,76 +21,15 @@ from graphfreeze.graph.attrs import ADDED, FACT, REPLACES, tensor_value
 from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Body, Trace
-from graphfreeze.lowering.facts import Fact, check_format, read_fact
+from graphfreeze.lowering.facts import check_format, read_fact
+from graphfreeze.passes.found import Frozen, Holder, Marks
 from graphfreeze.passes.info import INFO, INFO_FUNCTION
+from graphfreeze.passes.tf1_marks import read_graph_marks, read_infos
 from graphfreeze.passes.variables import CHILD
 from graphfreeze.savedmodel import Draft, children, slot_variables
-from graphfreeze.savedmodel.protos import FunctionDef, Message, MetaGraphDef
-from graphfreeze.selection import Region, complement, whole_region
+from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef
 
 _OURS = re.compile(r".*/graphfreeze/(trainable|frozen|mask)(_\d+)*")
-
-
-@dataclass(frozen=True, slots=True)
-class Frozen:
-    """One variable that carries a freeze: the fact, and the variables that are its storages by role."""
-
-    variable: int
-    fact: Fact
-    storages: dict[str, int]
-    holder: Holder | None
-    """Where ``info`` speaks of it."""
-
-    @property
-    def region(self) -> Region:
-        """Its frozen elements."""
-        if not self.fact.held:
-            return whole_region(self.fact.shape)
-        held = self.fact.held[0]
-        return complement(held.region) if held.trainable else held.region
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Holder:
-    """The child ``graphfreeze`` of a rewritten root, wherever that root now stands in the object graph."""
-
-    parent: int
-    node: int
-    info: dict[str, Any]
-    function: str
-    """The concrete function ``info``."""
-
-    def place(self, graph: Message, path: str) -> int | None:
-        """The object-graph node of a variable that had this path in the source."""
-        names: list[str] | None = self.info["places"].get(path)
-        if names is None:
-            return None
-        number: int | None = self.parent
-        for name in names:
-            number = None if number is None else children(graph, number).get(name)
-        return number
-
-
-@dataclass(frozen=True, slots=True)
-class Marks:
-    """All that a rewrite left in one meta graph."""
-
-    frozen: tuple[Frozen, ...]
-    ours: frozenset[int]
-    """Variables that the rewrite added, and slots of optimizers for them."""
-    holders: tuple[Holder, ...]
-    enabled: tuple[int, ...]
-    """Variables that were turned on and hold nothing frozen."""
-
-    @property
-    def saved_again(self) -> bool:
-        """Whether TensorFlow has written the model since the rewrite."""
-        return [h.function for h in self.holders] != [INFO_FUNCTION]
-
-    @property
-    def info_functions(self) -> frozenset[str]:
-        """Concrete functions that only tell about the freeze."""
-        return frozenset(h.function for h in self.holders)
 
 
 def is_ours(name: str) -> bool:
@@ -100,7 +39,7 @@ def is_ours(name: str) -> bool:
 
 def has_marks(meta: MetaGraphDef) -> bool:
     """Whether a meta graph carries a freeze, or what is left of one."""
-    if any(True for _ in _info_functions(meta)):
+    if any(True for _ in _info_functions(meta)) or any(True for _ in read_infos(meta)):
         return True
     return any(FACT in node.attr for f in meta.graph_def.library.function for node in f.node_def)
 
@@ -116,7 +55,7 @@ def read_marks(draft: Draft, meta: MetaGraphDef, trace: Trace) -> Marks:
     Raises:
         UnsupportedModelError: a newer version wrote it, it cannot be read, or a storage is missing.
     """
-    return _Reader(draft, meta, trace).read()
+    return _Reader(draft, meta, trace).read() if trace.is_tf2 else read_graph_marks(meta, trace)
 
 
 def _info_functions(meta: MetaGraphDef) -> Iterator[tuple[int, int, str]]:

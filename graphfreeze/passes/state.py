@@ -18,12 +18,15 @@ StorageKey = tuple[int, str]
 
 @dataclass(frozen=True, slots=True)
 class Stored:
-    """A new variable in place: its node in the object graph, its VarHandleOp and its checkpoint key."""
+    """A new variable in place: its node in the object graph, its variable op and its checkpoint key."""
 
     new: NewVariable
     node_id: int
+    """-1 in a TF1 graph, which has no objects."""
     handle: str
     key: str
+    initial: str = ""
+    """TF1: the tensor of its initial value."""
 
 
 @dataclass(slots=True)
@@ -43,6 +46,15 @@ class Work:
     """Functions of the source that changed ones stand for."""
     lists: list[dict[str, object]] = field(default_factory=list)
     """Entries of root lists that were changed, for ``finalize``."""
+
+    geometry: dict[int, dict[str, str]] = field(default_factory=dict)
+    """TF1: variable -> the constant of the main graph that holds each geometry array, by its key."""
+    setup: set[str] = field(default_factory=set)
+    """TF1: nodes that initialise, save or restore: what they take is never merged."""
+    renamed: dict[str, str] = field(default_factory=dict)
+    """TF1: node whose name an effective value took over -> its new name."""
+    collections: dict[str, list[dict[str, object]]] = field(default_factory=dict)
+    """TF1: entries of collections that were changed or taken out, for ``finalize``."""
 
     before: TrackableObjectGraph | None = None
     """The checkpoint's object graph as it was before the first pass."""

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from graphfreeze.graph.uses import Trace
-from graphfreeze.passes.marks import Frozen, Holder, Marks
+from graphfreeze.passes.found import Frozen, Holder, Marks
 from graphfreeze.savedmodel import children
 from graphfreeze.savedmodel.protos import Message
 

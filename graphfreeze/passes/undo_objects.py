@@ -7,7 +7,7 @@ from collections.abc import Collection
 from typing import Any
 
 from graphfreeze.graph.uses import Trace
-from graphfreeze.passes.marks import Marks
+from graphfreeze.passes.found import Marks
 from graphfreeze.passes.undo_lists import Objects, restore_lists
 from graphfreeze.passes.undo_signature import remove_entries
 from graphfreeze.savedmodel import match_nodes, refresh_checkpoint_values

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from math import prod
 
 import numpy as np
@@ -16,8 +16,8 @@ from graphfreeze.graph.variables import Variable, element_bytes, is_float
 from graphfreeze.planning.guards import guard_of
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
 from graphfreeze.planning.strategy import Request, decide, hold_by_guards
-from graphfreeze.selection import Copy, Region, Rule, Strategy, VariableView, resolve, whole_region
-from graphfreeze.selection.resolve import ResolvedVariable
+from graphfreeze.planning.views import Views
+from graphfreeze.selection import Copy, Region, Rule, Strategy, resolve, whole_region
 
 ReadValues = Callable[[str], NDArray[np.generic]]
 _ADAM_SLOTS = 2
@@ -45,7 +45,11 @@ class Source:
     stored: frozenset[str]
     read_values: ReadValues
     held: Mapping[Hashable, Region]
-    """Regions that are frozen already (a second rewrite with ``--add``), by variable."""
+    """Regions that are frozen already (a second rewrite with ``--add``), by view."""
+    views: Views = field(init=False)
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "views", Views(self.trace))
 
 
 def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> tuple[MetaGraphPlan, tuple[str, ...]]:
@@ -61,25 +65,21 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
     described = [describe_variable(trace, v) for v in trace.variables]
     if not rules and not source.held:
         return _meta_graph(source, described), ()
-    if not trace.is_tf2:
-        raise UnsupportedModelError(
-            f"The meta graph with tags {list(source.tags)} is a TF1 graph: it has no object graph, its variables live "
-            "in the main graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras "
-            "export). If tf.saved_model.load(MODEL).variables is not empty, saving what it loads makes such a model; "
-            "graphfreeze inspect MODEL shows what this one holds"
-        )
-    views = [_view(trace, v) for v in trace.variables]
     resolution = resolve(
-        rules, views, enable=options.enable, state=options.state, read_values=source.read_values, held=source.held
+        rules,
+        source.views.all,
+        enable=options.enable,
+        state=options.state,
+        read_values=source.read_values,
+        held=source.held,
     )
     warnings = [*resolution.notes]
-    for touched in resolution.variables:
-        index = views.index(touched.variable)
-        if touched.frozen.is_empty and not touched.enabled:
+    for variable, frozen, enabled in source.views.touched(resolution):
+        if frozen.is_empty and not enabled:
             continue
-        variable = trace.variables[index]
+        index = variable.index
         _refuse_unknown(trace, variable, labels[index])
-        described[index] = _hold(source, variable, labels[index], described[index], touched, options)
+        described[index] = _hold(source, variable, labels[index], described[index], frozen, enabled, options)
     planned = _meta_graph(source, described)
     warnings += _warnings(planned)
     if not options.allow_empty and trainable_elements(described) == 0:
@@ -116,22 +116,10 @@ def describe_variable(trace: Trace, variable: Variable) -> VariablePlan:
         trainable=variable.trainable,
         elements=variable.elements,
         bytes=size,
+        part_of=None if variable.part is None else variable.part.whole,
         reads=tuple(ReadRecord(f, r.node, r.op, r.access.shown) for f, r in trace.reads(variable.index)),
         writes=tuple(WriteRecord(f, w.node, w.op) for f, w in trace.writes(variable.index)),
         optimizer_bytes=(slots, slots),
-    )
-
-
-def _view(trace: Trace, variable: Variable) -> VariableView:
-    return VariableView(
-        id=variable.index,
-        name=variable.name,
-        path=variable.path,
-        key=variable.key,
-        shape=variable.shape,
-        dtype=variable.dtype,
-        kind=trace.kind(variable),
-        trainable=variable.trainable,
     )
 
 
@@ -145,10 +133,15 @@ def _refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
 
 
 def _hold(
-    source: Source, variable: Variable, label: str, plain: VariablePlan, touched: ResolvedVariable, options: Options
+    source: Source,
+    variable: Variable,
+    label: str,
+    plain: VariablePlan,
+    frozen: Region,
+    enabled: bool,
+    options: Options,
 ) -> VariablePlan:
-    enabled = touched.enabled
-    if touched.frozen.is_empty:
+    if frozen.is_empty:
         slots = _ADAM_SLOTS * plain.bytes
         return replace(plain, enabled=True, reason="turned on by --enable", optimizer_bytes=(0, slots))
     if not is_float(variable.dtype):
@@ -157,10 +150,10 @@ def _hold(
             plain, frozen=plain.elements, strategy=Strategy.STOP, reason="state, held as it is", writes=writes
         )
     if plain.kind == "statistic" and not enabled:
-        decision = hold_by_guards(touched.frozen)
+        decision = hold_by_guards(frozen)
     else:
         written = _written(source.trace, variable, plain)
-        decision = decide(Request(label, touched.frozen, options.copy, options.strict, written), options.strategy)
+        decision = decide(Request(label, frozen, options.copy, options.strict, written), options.strategy)
     if any(a.storage is not Storage.BASE for a in decision.atoms) and variable.key not in source.stored:
         raise UnsupportedModelError(
             f"Cannot freeze part of '{label}': the checkpoint holds no value for it (key {variable.key!r}). Strategy "
@@ -172,14 +165,14 @@ def _hold(
     after = {Strategy.STOP: 0, Strategy.SPLIT: part, Strategy.MASK: plain.elements}[decision.strategy]
     return replace(
         plain,
-        frozen=touched.frozen.count if variable.shape is not None else 0,
+        frozen=frozen.count if variable.shape is not None else 0,
         strategy=decision.strategy,
         copy=decision.copy,
         strict=decision.strict,
         enabled=enabled,
         reason=decision.reason,
         atoms=decision.atoms,
-        writes=_with_guards(source.trace, variable.index, plain, touched.frozen),
+        writes=_with_guards(source.trace, variable.index, plain, frozen),
         optimizer_bytes=(
             plain.optimizer_bytes[0],
             _ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
@@ -196,10 +189,10 @@ def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
 
 
 def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) -> tuple[WriteRecord, ...]:
-    """The writes, each with the guard that it gets."""
+    """The writes, each with the guard that it gets; in the main graph of TF1 nothing guards them yet."""
     found = (w for _, w in trace.writes(index))
     return tuple(
-        replace(record, guard=guard_of(region, write.op, write.index))
+        replace(record, guard=guard_of(region, write.op, write.index) if record.function else None)
         for record, write in zip(plain.writes, found, strict=True)
     )
 
@@ -220,6 +213,13 @@ def _warnings(planned: MetaGraphPlan) -> list[str]:
             f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by "
             "a Python optimizer. Use copy 'snapshot' for those"
         )
+    for variable in planned.touched():
+        write = next((w for w in variable.writes if not w.function), None)
+        if write is not None and variable.strategy is not None:
+            found.append(
+                f"'{planned.label(variable)}' is written in the graph by node '{write.node}' ({write.op}) in the main "
+                "graph: rewrite refuses it, because nothing guards that write yet"
+            )
     return found
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphfreeze.errors import UnsupportedModelError, UsageError
@@ -10,6 +10,8 @@ from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.graph.uses import Trace
 from graphfreeze.planning.decide import Options, Source, plan_meta_graph
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
+from graphfreeze.planning.together import refuse_different, shared_out
+from graphfreeze.planning.views import held_by_view
 from graphfreeze.savedmodel import Draft, digest
 from graphfreeze.selection import Region, Rule, Spec
 
@@ -37,6 +39,7 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         UsageError: no meta graph has these tags, or one that is left out reads a variable that changes its storage.
     """
     planned: list[MetaGraphPlan] = []
+    sources: list[Source] = []
     found: list[str] = []
     traces = traces or trace_model(draft)
     left_out: list[tuple[tuple[str, ...], Trace]] = []
@@ -46,10 +49,11 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         if task.tags is not None and task.tags != set(tags):
             left_out.append((tags, trace))
             continue
-        held: dict[Hashable, Region] = {v.index: task.held[v.path] for v in trace.variables if v.path in task.held}
         signatures = tuple(sorted(s for s in meta.signature_def if not s.startswith("__")))
-        source = Source(tags, signatures, trace, draft.keys(), draft.tensor, held)
-        result, notes = plan_meta_graph(source, task.rules, task.options)
+        held = held_by_view(trace, task.held)
+        sources.append(Source(tags, signatures, trace, draft.keys(), draft.tensor, held))
+    for source, rules in shared_out(sources, task.rules):
+        result, notes = plan_meta_graph(source, rules, task.options)
         planned.append(result)
         found += notes
     _refuse_lost(task, planned)
@@ -59,6 +63,8 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
             f"No meta graph has exactly the tags {sorted(task.tags or ())}. The model's meta graphs have: {known}"
         )
     _refuse_left_out(planned, left_out)
+    refuse_different(planned)
+    found += _session_notes(traces, planned)
     if any(m.touched() for m in planned):
         found += _keras_warning(draft)
     spec = Spec(task.rules, task.options.strategy, task.options.copy).to_dict()
@@ -70,6 +76,15 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         spec=spec,
         warnings=tuple(dict.fromkeys(found)),
     )
+
+
+def _session_notes(traces: Traces, planned: Sequence[MetaGraphPlan]) -> list[str]:
+    return [
+        f"meta graph {list(meta.tags)} keeps ref variables, which tf.saved_model.load does not show: it trains only in "
+        "a Session (tf.compat.v1.saved_model.load)"
+        for meta in planned
+        if any(v.is_ref for v in traces[meta.tags].variables)
+    ]
 
 
 def _keras_warning(draft: Draft) -> list[str]:

@@ -85,6 +85,8 @@ class VariablePlan:
     optimizer_bytes: tuple[int, int] = (0, 0)
     """Bytes of optimizer slots with Adam (two per trainable element), before and after."""
     atoms: tuple[Atom, ...] = ()
+    part_of: str | None = None
+    """The partitioned variable that selectors name, where this is a part of one."""
 
     @property
     def region(self) -> Region | None:
@@ -192,6 +194,7 @@ def _variable_to_dict(v: VariablePlan) -> dict[str, Any]:
     return {
         "name": v.name,
         "path": v.path,
+        "part_of": v.part_of,
         "key": v.key,
         "dtype": v.dtype,
         "shape": None if v.shape is None else list(v.shape),
@@ -219,6 +222,7 @@ def _variable_from_dict(data: dict[str, Any]) -> VariablePlan:
     return VariablePlan(
         name=data["name"],
         path=data["path"],
+        part_of=data["part_of"],
         key=data["key"],
         dtype=data["dtype"],
         shape=None if data["shape"] is None else tuple(data["shape"]),

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 from graphfreeze.graph.paths import GradientPaths, Reach
-from graphfreeze.graph.tf1 import REF_VARIABLES, traced_scope
+from graphfreeze.graph.tf1 import REF_VARIABLES, sorted_graph
 from graphfreeze.graph.trace import Traces
 from graphfreeze.graph.uses import Trace
 from graphfreeze.planning.plan import MetaGraphPlan, Plan
@@ -93,7 +93,7 @@ def _functions(meta: MetaGraphDef, trace: Trace) -> tuple[tuple[FunctionTraining
 
 def _fetched(meta: MetaGraphDef, trace: Trace) -> tuple[tuple[FunctionTraining, ...], frozenset[int]]:
     """A TF1 graph has no functions; its signatures say what is fetched from it."""
-    paths, scope = GradientPaths(meta, trace), traced_scope(meta)
+    paths, scope = GradientPaths(meta, trace), sorted_graph(meta).traced
     reached: frozenset[int] = frozenset()
     results = []
     for name, signature in sorted(meta.signature_def.items()):

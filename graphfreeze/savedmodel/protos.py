@@ -84,6 +84,7 @@ if TYPE_CHECKING:
     from tensorflow.core.framework.tensor_slice_pb2 import TensorSliceProto
     from tensorflow.core.framework.variable_pb2 import SaveSliceInfoDef, VariableDef
     from tensorflow.core.framework.versions_pb2 import VersionDef
+    from tensorflow.core.protobuf.control_flow_pb2 import CondContextDef, WhileContextDef
     from tensorflow.core.protobuf.meta_graph_pb2 import (
         AssetFileDef,
         CollectionDef,
@@ -120,6 +121,7 @@ else:
         "framework.tensor_slice": ("TensorSliceProto",),
         "framework.variable": ("SaveSliceInfoDef", "VariableDef"),
         "framework.versions": ("VersionDef",),
+        "protobuf.control_flow": ("CondContextDef", "WhileContextDef"),
         "protobuf.meta_graph": ("AssetFileDef", "CollectionDef", "MetaGraphDef", "SignatureDef", "TensorInfo"),
         "protobuf.saved_model": ("SavedModel",),
         "protobuf.saved_object_graph": (
@@ -149,6 +151,7 @@ __all__ = [
     "BundleEntryProto",
     "BundleHeaderProto",
     "CollectionDef",
+    "CondContextDef",
     "FunctionDef",
     "FunctionDefLibrary",
     "FunctionSpec",
@@ -178,5 +181,6 @@ __all__ = [
     "TrackableObjectGraph",
     "VariableDef",
     "VersionDef",
+    "WhileContextDef",
     "types_pb2",
 ]

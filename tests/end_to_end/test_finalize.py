@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import graphfreeze
-from tests.conftest import MODELS
+from tests.conftest import MODELS, OBJECT_MODELS
 from tests.end_to_end.cases import CHOICES, FULL, KINDS, STRATEGIES, label, makes_sense, rewrite, weights_of
 from tests.helpers.pairwise import everything, pairwise
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.tf
 
 
 FACTORS = {
-    "fixture": sorted(path.name for path in MODELS.iterdir() if weights_of(path.name)),
+    "fixture": [name for name in OBJECT_MODELS if weights_of(name)],
     "kind": tuple(KINDS),
     "strategy": STRATEGIES,
     "choice": CHOICES,

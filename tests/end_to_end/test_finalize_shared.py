@@ -14,7 +14,9 @@ CASES = [
     (name, case)
     for name in shared_model_names()
     for case in ("whole", "slice")
-    if name not in NOT_LOADED and pinned()["shared"].get(name, {}).get(case, {}).get("exit") == 0
+    if name not in NOT_LOADED
+    and pinned()["shared"].get(name, {}).get("format") == ["TF2"]
+    and pinned()["shared"][name].get(case, {}).get("exit") == 0
 ]
 
 

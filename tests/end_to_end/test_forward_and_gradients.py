@@ -5,14 +5,14 @@ from functools import cache
 
 import pytest
 
-from tests.conftest import MODELS
+from tests.conftest import MODELS, OBJECT_MODELS
 from tests.end_to_end.cases import CHOICES, FULL, KINDS, STRATEGIES, label, makes_sense, rewrite, weights_of
 from tests.helpers.pairwise import everything, pairwise, shown
 
 pytestmark = pytest.mark.tf
 
 FACTORS = {
-    "fixture": sorted(path.name for path in MODELS.iterdir()),
+    "fixture": OBJECT_MODELS,
     "kind": tuple(KINDS),
     "strategy": STRATEGIES,
     "choice": CHOICES,

@@ -7,9 +7,6 @@ import sys
 
 import pytest
 
-from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.planning import plan_model
-from graphfreeze.planning.request import plan_task
 from graphfreeze.savedmodel import open_draft, slot_variables
 from tests.conftest import MODELS
 from tests.helpers.expected import CASES, model_paths, outcome, pinned, read_weights
@@ -34,6 +31,8 @@ def rewritable():
 NOT_LOADED = {
     "tfagents-dice": "v1",  # a TypeSpec that only tensorflow_probability registers
     "tf24-uninitializedvariable": "none",  # ships without variables
+    "tf24-fuzz_generated-negative_shape": "none",  # a constant of a negative shape
+    "tfx-benchmarks-chicago_taxi-trained_saved_model": "none",  # an op without a kernel, BoostedTreesBucketize
 }
 
 
@@ -71,18 +70,8 @@ def test_the_file_says_something():
     """A pinned outcome of nothing would pass for ever."""
     exits = [c["exit"] for models in PINNED.values() for m in models.values() for k in CASES if (c := m.get(k))]
     assert exits.count(0) > 60
-    assert exits.count(4) > 15
+    assert exits.count(4) > 10
     assert {m["inspect"] for models in PINNED.values() for m in models.values()} == {0}
-
-
-@pytest.mark.parametrize("name", [n for n in shared_model_names() if PINNED["shared"][n].get("format") == ["TF1"]])
-def test_a_tf1_graph_is_refused_in_words(name):
-    draft = open_draft(shared_model(name))
-    weights = read_weights(plan_model(draft, plan_task("inspect")))
-    if not weights:
-        return
-    with pytest.raises(UnsupportedModelError, match="is a TF1 graph"):
-        plan_model(draft, plan_task("rewrite", [weights[0].path]))
 
 
 @pytest.mark.tf
@@ -144,14 +133,14 @@ def test_promises_of_models_with_slots():
         assert_as_many_as_pinned(name, {line["case"]: line["result"] for line in lines if line["model"] == name})
 
 
-@pytest.mark.tf
-def test_finalize_of_a_model_that_cannot_be_loaded(tmp_path):
+@pytest.mark.parametrize("name", [n for n, loader in NOT_LOADED.items() if loader == "none"])
+def test_finalize_of_a_model_that_cannot_be_loaded(name, tmp_path):
     import graphfreeze
     from tests.helpers.finalized import finalized_differences
 
-    path = shared_model("tf24-uninitializedvariable")
-    (weight,) = read_weights(graphfreeze.inspect(path))
-    graphfreeze.rewrite(path, tmp_path / "out", freeze=weight.path, allow_empty=True)
+    path = shared_model(name)
+    weights = read_weights(graphfreeze.inspect(path))
+    graphfreeze.rewrite(path, tmp_path / "out", freeze=[w.path for w in weights], allow_empty=True)
     graphfreeze.finalize(tmp_path / "out", tmp_path / "plain")
     assert finalized_differences(tmp_path / "plain", path) == []
 

@@ -5,7 +5,7 @@ from itertools import combinations
 
 import pytest
 
-from tests.conftest import MODELS
+from tests.conftest import MODELS, OBJECT_MODELS
 from tests.end_to_end.cases import CHOICES, FULL, KINDS, STRATEGIES, label, makes_sense, rewrite
 from tests.helpers.pairwise import pairwise, shown
 
@@ -39,7 +39,7 @@ FEWER_STEPS = {"layer_norm_transformer": 8, "gathers": 10, "keras_gru": 10, "dig
 """Many variables or a loop: an eager step takes long. The full product runs them all."""
 
 FACTORS = {
-    "fixture": sorted(path.name for path in MODELS.iterdir()),
+    "fixture": OBJECT_MODELS,
     "kind": tuple(KINDS),
     "strategy": STRATEGIES,
     "choice": CHOICES,

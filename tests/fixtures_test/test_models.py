@@ -1,11 +1,10 @@
 """The fixtures are what their README says: small, loadable, callable, and trainable where TensorFlow allows it."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from tests.conftest import MODELS, OBJECT_MODELS
 from tests.helpers.compare import assert_all_bits_equal
 from tests.helpers.functions import Failure, outputs_of
 from tests.helpers.models import FIXTURES, Call, function_of, gradient_masks, loss_of
@@ -13,9 +12,9 @@ from tests.helpers.variables import trainable_of
 
 pytestmark = pytest.mark.tf
 
-MODELS = Path(__file__).resolve().parents[2] / "fixtures" / "models"
 LARGEST = 100_000
 NAMES = sorted(FIXTURES)
+EVERY = sorted(path.name for path in MODELS.iterdir())
 
 UNUSABLE_INPUTS: dict[str, frozenset[str]] = {}
 """Functions that reject the inputs made from their own specs."""
@@ -35,15 +34,15 @@ def all_calls(name: str) -> list[Call]:
 
 
 def test_every_model_on_disk_is_described_and_the_other_way_round():
-    assert sorted(path.name for path in MODELS.iterdir()) == NAMES
+    assert NAMES == OBJECT_MODELS
 
 
 def test_readme_has_a_line_for_every_model():
     lines = (MODELS.parent / "README.md").read_text().splitlines()
-    assert sorted(line.split("`")[1] for line in lines if line.startswith("| `")) == NAMES
+    assert sorted(line.split("`")[1] for line in lines if line.startswith("| `")) == EVERY
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", EVERY)
 def test_is_small(name):
     assert sum(file.stat().st_size for file in (MODELS / name).rglob("*") if file.is_file()) < LARGEST
 

@@ -82,9 +82,10 @@ def read_weights(plan: Plan) -> list[VariablePlan]:
 def selectors(plan: Plan, case: str) -> list[str]:
     """Whole, or ``[:1]`` where that is less than the whole."""
     weights = [v for v in read_weights(plan) if bool(v.writes) == (case == "written")]
-    if case != "slice":
-        return [v.path for v in weights]
-    return [f"{v.path}[:1]" for v in weights if v.shape and v.shape[0] > 1]
+    if case == "slice":
+        weights = [v for v in weights if v.shape and v.shape[0] > 1]
+    chosen = dict.fromkeys(v.part_of or v.path for v in weights)  # once where parts or meta graphs share it
+    return [f"{path}[:1]" if case == "slice" else path for path in chosen]
 
 
 def rewriting(path: Path, chosen: list[str], **options: Any) -> Outcome:

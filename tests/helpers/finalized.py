@@ -5,7 +5,7 @@ from typing import Any
 
 from graphfreeze.graph.scope import Scope
 from graphfreeze.savedmodel import OBJECT_GRAPH_KEY, SavedModel, read_saved_model
-from graphfreeze.savedmodel.protos import Message, TrackableObjectGraph
+from graphfreeze.savedmodel.protos import CondContextDef, Message, TrackableObjectGraph, WhileContextDef
 from tests.helpers.compare import proto_diff
 
 _STRING = 7
@@ -25,8 +25,12 @@ def finalized_differences(plain: Path, source: Path) -> list[str]:
 
 
 def _opened(model: SavedModel) -> Message:
-    """The proto, with the object graph that the saver writes in one fixed order of bytes."""
+    """The proto, with the messages that stand in it as bytes in one fixed order of bytes."""
     for meta in model.proto.meta_graphs:
+        for collection, kind in (("cond_context", CondContextDef), ("while_context", WhileContextDef)):
+            if collection in meta.collection_def:
+                held = meta.collection_def[collection].bytes_list.value
+                held[:] = [kind.FromString(data).SerializeToString(deterministic=True) for data in held]
         main = Scope(meta.graph_def)
         save = main.nodes.get(meta.saver_def.save_tensor_name.split(":")[0])
         for text in save.input if save is not None else ():

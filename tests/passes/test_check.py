@@ -121,7 +121,7 @@ def test_a_pass_that_breaks_a_rule_is_named(monkeypatch):
     def spoil(work):
         work.meta.graph_def.library.function[0].node_def.add(name="bad", op="Neg", input=["gone:y:0"])
 
-    pipeline = (*passes.PIPELINE[:2], ("spoil", spoil), *passes.PIPELINE[2:])
+    pipeline = (*passes.PIPELINE[:2], passes.Row("spoil", spoil, None), *passes.PIPELINE[2:])
     monkeypatch.setattr(passes, "PIPELINE", pipeline)
     with pytest.raises(InternalError) as error:
         rewritten("embedding", "dense/bias")

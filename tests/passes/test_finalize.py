@@ -16,12 +16,12 @@ from graphfreeze.passes.info import INFO_FUNCTION
 from graphfreeze.passes.marks import read_marks
 from graphfreeze.savedmodel import OBJECT_GRAPH_KEY, open_draft, read_saved_model
 from graphfreeze.savedmodel.protos import TrackableObjectGraph
-from tests.conftest import MODELS
+from tests.conftest import MODELS, OBJECT_MODELS
 from tests.end_to_end.cases import CHOICES, FULL, KINDS, STRATEGIES, label, makes_sense, rewrite, weights_of
 from tests.helpers.pairwise import everything, pairwise
 
 FACTORS = {
-    "fixture": sorted(path.name for path in MODELS.iterdir() if weights_of(path.name)),
+    "fixture": [name for name in OBJECT_MODELS if weights_of(name)],
     "kind": tuple(KINDS),
     "strategy": STRATEGIES,
     "choice": CHOICES,

@@ -8,12 +8,12 @@ import pytest
 from graphfreeze.graph.attrs import ADDED
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.savedmodel import match_nodes, open_draft
-from tests.conftest import MODELS
+from tests.conftest import MODELS, OBJECT_MODELS
 from tests.passes.invariants import broken
 from tests.passes.rewriting import rewritten
 
 FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
-FIXTURES = sorted(path.name for path in MODELS.iterdir())
+FIXTURES = OBJECT_MODELS
 KINDS = {
     "whole": ("", {}),
     "strict": ("", {"strict": True}),

@@ -219,16 +219,15 @@ def test_an_unknown_use_is_refused_with_function_node_and_op():
     )
 
 
-def test_a_tf1_graph_is_refused_and_can_be_inspected():
-    path = shared_model("mlnet-mnist_lr_model")
-    assert planned(path, command="inspect").meta_graphs[0].format == "TF1"
-    with pytest.raises(UnsupportedModelError) as error:
-        planned(path, "W")
-    assert str(error.value) == (
-        "The meta graph with tags ['serve'] is a TF1 graph: it has no object graph, its variables live in the main "
-        "graph. This version rewrites SavedModels written by TensorFlow 2 (tf.saved_model.save, Keras export). If "
-        "tf.saved_model.load(MODEL).variables is not empty, saving what it loads makes such a model; "
-        "graphfreeze inspect MODEL shows what this one holds"
+def test_a_tf1_graph_is_planned_and_says_where_it_trains():
+    path = shared_model("zoo-saved-model-signature")
+    plan = planned(path, "dense/kernel[:1]")
+    assert plan.meta_graphs[0].format == "TF1"
+    assert [(v.name, v.strategy) for v in plan.meta_graphs[0].touched()] == [("dense/kernel", "split")]
+    (warning,) = plan.warnings
+    assert warning == (
+        "meta graph ['serve'] keeps ref variables, which tf.saved_model.load does not show: it trains only in a "
+        "Session (tf.compat.v1.saved_model.load)"
     )
 
 

@@ -1,0 +1,403 @@
+"""TF1 graphs in a Session: every tensor by name, training by new optimizers, saving again, and the way back."""
+
+import json
+import os
+
+import numpy as np
+import pytest
+
+import graphfreeze
+from graphfreeze.errors import UnsupportedModelError, UsageError
+from graphfreeze.planning.plan import Storage
+from graphfreeze.savedmodel import read_saved_model
+from tests.conftest import MODELS
+from tests.helpers.compare import assert_bits_equal, assert_within_eps
+from tests.helpers.finalized import finalized_differences
+
+pytestmark = pytest.mark.tf
+
+KINDS = ("ref", "resource")
+FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
+ANTIDIAGONAL = "x[[0, 1], [1, 0]]"
+HELD = {
+    "two_by_two": [ANTIDIAGONAL],
+    "layers": ["fc1/weights[:, :2]", "fc1/biases", "fc2/weights[[0, 3], [1, 2]]", "fc2/biases[1:]"],
+    "partitioned": ["table[2:6]", "table[8, 1:3]"],
+    "control": ["kernel[1:3]", "shift[0]"],
+}
+OPTIONS = {"auto": {}, "mask": {"strategy": "mask"}, "live": {"strategy": "mask", "copy": "live"}}
+
+
+def combined(ways):
+    """Every fixture in both kinds, each in one of the ways; in all of them with GRAPHFREEZE_FULL=1."""
+    ways = list(ways)
+    places = [(n, k) for n in range(len(HELD)) for k in range(len(KINDS))]
+    chosen = [(n, k, w) for n, k in places for w in range(len(ways)) if FULL or w == (n + k) % len(ways)]
+    return pytest.mark.parametrize(("name", "kind", "how"), [(list(HELD)[n], KINDS[k], ways[w]) for n, k, w in chosen])
+
+
+def rewritten(name, kind, folder, freeze=None, **options):
+    original = MODELS / f"tf1_{name}_{kind}"
+    plan = graphfreeze.rewrite(original, folder / "out", freeze=freeze or HELD[name], allow_empty=True, **options)
+    return original, folder / "out", plan
+
+
+@combined([*OPTIONS, "strict"])
+def test_every_tensor_by_name(name, kind, how, tmp_path):
+    from tests.helpers.sessions import check_fetches
+
+    if how == "strict":
+        wholes = [f.split("[")[0] for f in HELD[name]]
+        original, out, plan = rewritten(name, kind, tmp_path, wholes, strict=True)
+    else:
+        original, out, plan = rewritten(name, kind, tmp_path, **OPTIONS[how])
+    assert check_fetches(original, out, plan) >= len({v.key for v in plan.meta_graphs[0].variables if v.strategy})
+    graphfreeze.finalize(out, tmp_path / "plain")
+    assert finalized_differences(tmp_path / "plain", original) == []
+
+
+def test_the_kinds_stay_what_they_are(tmp_path):
+    for kind, op in (("ref", "VariableV2"), ("resource", "VarHandleOp")):
+        (tmp_path / kind).mkdir()
+        _, out, _ = rewritten("two_by_two", kind, tmp_path / kind)
+        nodes = {n.name: n.op for n in read_saved_model(out).proto.meta_graphs[0].graph_def.node}
+        assert nodes["x/graphfreeze/frozen"] == op
+
+
+@combined(OPTIONS)
+def test_gradients(name, kind, how, tmp_path):
+    """G2: bit for bit where it trains, nothing elsewhere, sparse where it was sparse."""
+    from tests.helpers.sessions import Model, dense, gradients_of, is_sparse
+
+    original, out, plan = rewritten(name, kind, tmp_path, **OPTIONS[how])
+    meta = plan.meta_graphs[0]
+    with Model(original, meta.tags) as plain:
+        expected = gradients_of(plain)
+    with Model(out, meta.tags) as held:
+        found = gradients_of(held)
+    lost = 0
+    # The order in which TensorFlow adds the gradients of several reads is its own.
+    same = assert_within_eps if name in ("control", "partitioned") else assert_bits_equal
+    for variable in meta.variables:
+        gradient = expected[variable.name]
+        if variable.region is not None:
+            lost += np.count_nonzero(variable.region.take(dense(gradient)))
+        for atom in variable.atoms:
+            if not atom.trainable:
+                assert atom.storage is Storage.BASE or atom.name not in found
+                continue
+            actual = found[atom.name or variable.name]
+            assert is_sparse(actual) == is_sparse(gradient)
+            actual = dense(actual)
+            if atom.storage is Storage.BASE:
+                assert not variable.region.take(actual).any()
+                actual = atom.region.take(actual)
+            same(actual, atom.region.take(dense(gradient)), variable.name)
+    assert lost > 0
+
+
+OPTIMIZERS = {
+    "GradientDescentOptimizer": (0.1,),
+    "MomentumOptimizer": (0.1, 0.9),
+    "AdamOptimizer": (0.1,),
+    "AdagradOptimizer": (0.1,),
+    "AdagradDAOptimizer": None,
+    "AdadeltaOptimizer": (0.1,),
+    "FtrlOptimizer": (0.1,),
+    "RMSPropOptimizer": (0.01,),
+    "ProximalGradientDescentOptimizer": (0.1, 0.01, 0.01),
+    "ProximalAdagradOptimizer": (0.1, 0.1, 0.01, 0.01),
+}
+
+
+def make_optimizer(name):
+    import tensorflow as tf
+
+    tf1 = tf.compat.v1
+    if name == "AdagradDAOptimizer":
+        return tf1.train.AdagradDAOptimizer(0.1, tf1.train.get_or_create_global_step())
+    return getattr(tf1.train, name)(*OPTIMIZERS[name])
+
+
+CASES = [(n, k, o) for n in HELD for k in KINDS for o in OPTIMIZERS]
+CASES = CASES if FULL else CASES[::7]
+
+
+@pytest.mark.parametrize(("name", "kind", "optimizer"), CASES)
+def test_a_new_optimizer_moves_nothing_that_is_frozen(name, kind, optimizer, tmp_path):
+    """G3 and G4, against the original with frozen elements put back after every step."""
+    from tests.helpers.sessions import Model, effective, minimize, trained_oracle
+
+    original, out, plan = rewritten(
+        name, kind, tmp_path, strategy="mask" if CASES.index((name, kind, optimizer)) % 2 else None
+    )
+    meta = plan.meta_graphs[0]
+    expected = trained_oracle(original, meta, lambda: make_optimizer(optimizer), steps=8)
+    with Model(out, meta.tags) as held:
+        before = {v.name: effective(held, v) for v in meta.variables}
+        minimize(held, lambda: make_optimizer(optimizer), steps=8)
+        for variable in meta.variables:
+            after = effective(held, variable)
+            if variable.frozen:
+                region = variable.region or None
+                if region is not None:
+                    assert_bits_equal(region.take(after), region.take(before[variable.name]), variable.name)
+                    if variable.strategy != "mask":
+                        assert_bits_equal(region.take(held.variable(variable.name)), region.take(before[variable.name]))
+            assert_within_eps(after, expected[variable.name], variable.name)
+        assert any(np.any(effective(held, v) != before[v.name]) for v in meta.variables)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", HELD)
+def test_initialisers_give_the_same_model(name, kind, tmp_path):
+    import tensorflow as tf
+
+    from tests.helpers.sessions import Model, effective
+
+    original, out, plan = rewritten(name, kind, tmp_path)
+    meta = plan.meta_graphs[0]
+    with Model(original, meta.tags) as plain:
+        expected = {v.name: plain.variable(v.name) for v in meta.variables}
+    for run in (tf.compat.v1.global_variables_initializer, None):
+        with Model(out, meta.tags) as held:
+            for variable in meta.variables:
+                for node in (variable.name, *(a.name for a in variable.atoms if a.name)):
+                    held.assign(node, np.zeros_like(held.variable(node)))
+            init = "init" if run is None else run().name
+            held.run(init)
+            for variable in meta.variables:
+                assert_bits_equal(effective(held, variable), expected[variable.name], variable.name)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_saver_of_the_user_holds_the_new_variables(kind, tmp_path):
+    import tensorflow as tf
+
+    from tests.helpers.sessions import Model, effective, minimize
+
+    _, out, plan = rewritten("layers", kind, tmp_path)
+    meta = plan.meta_graphs[0]
+    with Model(out, meta.tags) as held:
+        minimize(held, lambda: make_optimizer("AdamOptimizer"), steps=3)
+        values = {v.name: effective(held, v) for v in meta.variables}
+        checkpoint = tf.compat.v1.train.Saver().save(held.session, str(tmp_path / "model.ckpt"))
+    with Model(out, meta.tags) as held:
+        tf.compat.v1.train.Saver().restore(held.session, checkpoint)
+        for variable in meta.variables:
+            assert_bits_equal(effective(held, variable), values[variable.name], variable.name)
+
+
+@combined([None, "deep/inside"])
+def test_trained_and_exported_again(name, kind, how, tmp_path):
+    """G5: the original with the trained values; the user's slots stay, ours and the train op on parts go."""
+    from tests.helpers.sessions import Model, assert_same_fetches, computable, effective, export, minimize
+
+    original, out, plan = rewritten(name, kind, tmp_path)
+    meta = plan.meta_graphs[0]
+    prefix = f"{how}/" if how else ""
+    with Model(out, meta.tags, how) as held:
+        minimize(held, lambda: make_optimizer("AdamOptimizer"), steps=3)
+        values = {v.name: effective(held, v, prefix) for v in meta.variables}
+        export(held, tmp_path / "trained", meta.tags)
+    done = graphfreeze.finalize(tmp_path / "trained", tmp_path / "plain")
+    assert set(done.variables) == {prefix + (v.part_of or v.name) for v in meta.variables if v.strategy}
+    back = read_saved_model(tmp_path / "plain")
+    nodes = {n.name: n for n in back.proto.meta_graphs[0].graph_def.node if "graphfreeze" in str(n)}
+    assert not nodes
+    assert "graphfreeze" not in str(back.proto)
+    assert not [key for key in back.bundle.entries if "graphfreeze" in key]
+    with Model(original, meta.tags) as plain, Model(tmp_path / "plain", meta.tags) as back:
+        for variable, value in values.items():
+            assert_bits_equal(back.variable(prefix + variable), value, variable)
+            plain.assign(variable, value)
+        assert_same_fetches(back, plain, computable(plain, plain.fetchable()), prefix)
+
+
+@pytest.mark.parametrize("name", [n for n in HELD if n != "control"])
+def test_loaded_without_a_session(name, tmp_path):
+    """`tf.saved_model.load` and `prune`: resource variables are visible, by flag, and train.
+
+    Through TF1 loops no gradient comes back that way, in a model that was not rewritten either.
+    """
+    import tensorflow as tf
+
+    from tests.helpers.sessions import loss_of
+
+    original, out, plan = rewritten(name, "resource", tmp_path)
+    meta = plan.meta_graphs[0]
+    loaded = tf.saved_model.load(str(out), tags=list(meta.tags))
+    feeds, loss = loss_of(read_saved_model(original).proto.meta_graphs[0])
+    function = loaded.prune(list(feeds), loss)
+    by_name = {v.name.removesuffix(":0"): v for v in loaded.variables}
+    names = {a.name or v.name for v in meta.variables for a in v.atoms if a.trainable}
+    names |= {v.name for v in meta.variables if v.strategy is None}
+    trainable = [v for v in loaded.variables if v.trainable]
+    assert {v.name.removesuffix(":0") for v in trainable} == names
+    before = {name: v.numpy() for name, v in by_name.items()}
+    optimizer = tf.keras.optimizers.SGD(0.05, momentum=0.9)
+    for _ in range(3):
+        with tf.GradientTape() as tape:
+            value = function(*(tf.constant(f) for f in feeds.values()))
+        optimizer.apply_gradients(zip(tape.gradient(value, trainable), trainable, strict=True))
+    for variable in meta.variables:
+        for atom in variable.atoms:
+            if atom.trainable:
+                continue
+            now, then = (source[atom.name or variable.name] for source in (by_name, before))
+            now = now.numpy()
+            if atom.storage is Storage.BASE:
+                now, then = atom.region.take(now), atom.region.take(then)
+            assert_bits_equal(now, then, variable.name)
+    assert any(np.any(by_name[n].numpy() != before[n]) for n in names)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_graph_that_was_exported_twice_has_two_savers(kind, tmp_path):
+    """Every saver of the graph restores everything, whichever of them is asked."""
+    from tests.helpers.sessions import Model, effective, export
+
+    with Model(MODELS / f"tf1_two_by_two_{kind}") as model:
+        export(model, tmp_path / "twice", ["serve"])
+    plan = graphfreeze.rewrite(tmp_path / "twice", tmp_path / "out", freeze="x[:1]")
+    (x,) = plan.meta_graphs[0].variables
+    with Model(tmp_path / "out") as held:
+        expected = effective(held, x)
+        restores = [op for op in held.graph.get_operations() if op.type == "RestoreV2" and "graphfreeze" not in op.name]
+        assert len(restores) == 2
+        for saver, restore in zip(("", "_1"), restores, strict=True):
+            for node in ("x", x.atoms[1].name):
+                held.assign(node, np.zeros_like(held.variable(node)))
+            prefix = str(tmp_path / "out" / "variables" / "variables")
+            held.run(f"save/restore_all{saver}", {restore.inputs[0]: prefix})
+            assert_bits_equal(effective(held, x), expected)
+    graphfreeze.finalize(tmp_path / "out", tmp_path / "plain")
+    assert finalized_differences(tmp_path / "plain", tmp_path / "twice") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_initial_value_is_not_merged(kind, tmp_path):
+    """A variable that starts as another one does reads what is stored, while nothing has its value yet."""
+    import tensorflow as tf
+
+    from tests.helpers.sessions import Model, export
+
+    tf1 = tf.compat.v1
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        x = tf1.get_variable("x", initializer=tf.constant([[1.0, 2.0], [3.0, 4.0]]), use_resource=kind == "resource")
+        with tf1.control_dependencies(None):
+            start = tf.identity(x.read_value() if kind == "resource" else x._ref(), name="start")
+        tf1.get_variable("y", initializer=2.0 * start, use_resource=kind == "resource")
+        tf.reduce_sum(x * x, name="loss")
+        session.run("x/Assign")
+        session.run("y/Assign")
+        model = Model.__new__(Model)
+        model.graph, model.session, model.prefix = graph, session, ""
+        model.meta = tf1.MetaGraphDef()
+        export(model, tmp_path / "model", ["serve"])
+    graphfreeze.rewrite(tmp_path / "model", tmp_path / "out", freeze="x[0]")
+    with tf.Graph().as_default(), tf1.Session() as session:
+        tf1.train.import_meta_graph(read_saved_model(tmp_path / "out").proto.meta_graphs[0])
+        session.run("x/Assign")
+        session.run("y/Assign")  # the part of x has no value yet
+        y = "y:0" if kind == "ref" else "y/Read/ReadVariableOp:0"
+        assert np.array_equal(session.run(y), [[2.0, 4.0], [6.0, 8.0]])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_enable_puts_a_variable_into_the_collections(kind, tmp_path):
+    import tensorflow as tf
+
+    from tests.helpers.sessions import Model
+
+    source = tmp_path / "held"
+    graphfreeze.rewrite(MODELS / f"tf1_layers_{kind}", source, freeze="fc1/weights")
+    proto = read_saved_model(source)
+    assert "fc1/weights" not in trainable_names(source)
+    for meta in proto.proto.meta_graphs:
+        for node in meta.graph_def.node:
+            for key in [k for k in node.attr if k.startswith("_graphfreeze")]:
+                del node.attr[key]
+    (source / "saved_model.pb").write_bytes(proto.proto.SerializeToString())
+    out = tmp_path / "out"
+    plan = graphfreeze.rewrite(source, out, train="fc1/weights[2:]", enable=True)
+    assert trainable_names(out)[-1] == "fc1/weights/graphfreeze/trainable"
+    assert plan.meta_graphs[0].variables[0].enabled
+    with Model(out, ["train"]):
+        assert "fc1/weights/graphfreeze/trainable" in [v.op.name for v in tf.compat.v1.trainable_variables()]
+    graphfreeze.finalize(out, tmp_path / "plain")
+    assert finalized_differences(tmp_path / "plain", source) == []
+
+
+def trainable_names(path):
+    from graphfreeze.savedmodel.protos import VariableDef
+
+    collection = read_saved_model(path).proto.meta_graphs[0].collection_def["trainable_variables"]
+    return [VariableDef.FromString(v).variable_name.removesuffix(":0") for v in collection.bytes_list.value]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_live_follows_the_variable(kind, tmp_path):
+    from tests.helpers.sessions import Model
+
+    for copy, moves in (("live", True), ("snapshot", False)):
+        (tmp_path / copy).mkdir()
+        _, out, _ = rewritten("two_by_two", kind, tmp_path / copy, strategy="mask", copy=copy)
+        with Model(out) as held:
+            read = "x/read:0" if kind == "ref" else "x/Read/ReadVariableOp:0"
+            before = held.run(read)
+            held.assign("x", before + 1)
+            after = held.run(read)
+            mask = np.array([[False, True], [True, False]])
+            assert np.array_equal(after[~mask], before[~mask] + 1)
+            assert np.array_equal(after[mask], before[mask] + moves)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_inspect_shows_what_is_held(kind, tmp_path):
+    _, out, plan = rewritten("layers", kind, tmp_path)
+    seen = graphfreeze.inspect(out)
+    for before, after in zip(plan.meta_graphs, seen.meta_graphs, strict=True):
+        held = {v.name: (v.frozen, v.strategy) for v in before.variables if v.strategy}
+        assert held == {v.name: (v.frozen, v.strategy) for v in after.variables if v.strategy}
+    says = [w for w in seen.warnings if "trains only in a Session" in w]
+    assert bool(says) == (kind == "ref")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_meta_graphs_share_their_weights(kind, tmp_path):
+    path = MODELS / f"tf1_layers_{kind}"
+    with pytest.raises(UsageError, match=r"--tags leaves it out"):
+        graphfreeze.rewrite(path, tmp_path / "out", freeze="fc1/weights[:1]", tags=["train"])
+    plan = graphfreeze.rewrite(path, tmp_path / "one", freeze="fc1/weights", tags=["train"])
+    assert [list(m.tags) for m in plan.meta_graphs] == [["train"]]
+    changed, source = (read_saved_model(p).proto.meta_graphs for p in (tmp_path / "one", path))
+    assert changed[1] == source[1]
+    assert changed[0] != source[0]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_second_rewrite_replaces_or_extends(kind, tmp_path):
+    path = MODELS / f"tf1_partitioned_{kind}"
+    graphfreeze.rewrite(path, tmp_path / "a", freeze="table[:2]")
+    graphfreeze.rewrite(tmp_path / "a", tmp_path / "b", freeze="table[5]")
+    graphfreeze.rewrite(path, tmp_path / "c", freeze="table[5]")
+    again, once = (read_saved_model(tmp_path / name).proto.meta_graphs[0] for name in "bc")
+    assert [n for n in again.graph_def.node if n.name != "graphfreeze/info"] == [
+        n for n in once.graph_def.node if n.name != "graphfreeze/info"
+    ]
+    plan = graphfreeze.rewrite(tmp_path / "a", tmp_path / "d", freeze="table[5]", add=True)
+    assert sum(v.frozen for v in plan.meta_graphs[0].variables) == 12
+
+
+def test_what_the_graph_writes_is_refused_for_now(tmp_path):
+    for kind in KINDS:
+        with pytest.raises(UnsupportedModelError, match="in the main graph writes it inside the graph"):
+            graphfreeze.rewrite(MODELS / f"tf1_network_{kind}", tmp_path / "out", freeze="fc1/weights[:1]")
+
+
+def test_json_of_a_plan_names_the_whole(tmp_path):
+    _, _, plan = rewritten("partitioned", "ref", tmp_path)
+    told = json.loads(json.dumps(plan.to_dict()))["meta_graphs"][0]["variables"]
+    assert [(v["name"], v["part_of"]) for v in told] == [(f"table/part_{i}", "table") for i in range(3)]
+    assert type(plan).from_dict(plan.to_dict()) == plan
