@@ -46,6 +46,8 @@ class Source:
     read_values: ReadValues
     held: Mapping[Hashable, Region]
     """Regions that are frozen already (a second rewrite with ``--add``), by view."""
+    written_elsewhere: Mapping[str, str] = field(default_factory=dict)
+    """Keys that another meta graph over the same weights writes, and where: the storage has to suit it too."""
     views: Views = field(init=False)
 
     def __post_init__(self) -> None:
@@ -152,7 +154,7 @@ def _hold(
     if plain.kind == "statistic" and not enabled:
         decision = hold_by_guards(frozen)
     else:
-        written = _written(source.trace, variable, plain)
+        written = _written(source.trace, variable, plain) or source.written_elsewhere.get(variable.key or "", "")
         decision = decide(Request(label, frozen, options.copy, options.strict, written), options.strategy)
     if any(a.storage is not Storage.BASE for a in decision.atoms) and variable.key not in source.stored:
         raise UnsupportedModelError(

@@ -10,7 +10,7 @@ from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.graph.uses import Trace
 from graphfreeze.planning.decide import Options, Source, plan_meta_graph
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
-from graphfreeze.planning.together import refuse_different, shared_out
+from graphfreeze.planning.together import refuse_different, shared_out, with_writes
 from graphfreeze.planning.views import held_by_view
 from graphfreeze.savedmodel import Draft, digest
 from graphfreeze.selection import Region, Rule, Spec
@@ -52,7 +52,7 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         signatures = tuple(sorted(s for s in meta.signature_def if not s.startswith("__")))
         held = held_by_view(trace, task.held)
         sources.append(Source(tags, signatures, trace, draft.keys(), draft.tensor, held))
-    for source, rules in shared_out(sources, task.rules):
+    for source, rules in shared_out(with_writes(sources), task.rules):
         result, notes = plan_meta_graph(source, rules, task.options)
         planned.append(result)
         found += notes
@@ -64,7 +64,6 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         )
     _refuse_left_out(planned, left_out)
     refuse_different(planned)
-    found += _session_notes(traces, planned)
     if any(m.touched() for m in planned):
         found += _keras_warning(draft)
     spec = Spec(task.rules, task.options.strategy, task.options.copy).to_dict()
@@ -76,15 +75,6 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         spec=spec,
         warnings=tuple(dict.fromkeys(found)),
     )
-
-
-def _session_notes(traces: Traces, planned: Sequence[MetaGraphPlan]) -> list[str]:
-    return [
-        f"meta graph {list(meta.tags)} keeps ref variables, which tf.saved_model.load does not show: it trains only in "
-        "a Session (tf.compat.v1.saved_model.load)"
-        for meta in planned
-        if any(v.is_ref for v in traces[meta.tags].variables)
-    ]
 
 
 def _keras_warning(draft: Draft) -> list[str]:

@@ -29,6 +29,20 @@ def shared_out(sources: Sequence[Source], rules: Sequence[Rule]) -> Iterator[tup
         yield source, fitting
 
 
+def with_writes(sources: Sequence[Source]) -> list[Source]:
+    """Every meta graph with what the others write: a weight that one of them trains is stored for that."""
+    written: dict[str, str] = {}
+    for source in sources:
+        for variable in source.trace.variables:
+            for function, write in source.trace.writes(variable.index):
+                where = f"function '{function}'" if function else "the main graph"
+                text = (
+                    f"{where} of meta graph {list(source.tags)} writes the variable (node '{write.node}', {write.op})"
+                )
+                written.setdefault(variable.key or "", text)
+    return [replace(source, written_elsewhere=written) for source in sources] if len(sources) > 1 else list(sources)
+
+
 def _names(source: Source, rule: Rule) -> bool:
     return any(names_variable(rule.selector.target, view) for view in source.views.all)
 

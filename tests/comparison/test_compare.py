@@ -11,10 +11,10 @@ from graphfreeze.comparison.tensors import value_change
 from graphfreeze.errors import InputOutputError
 from graphfreeze.savedmodel import DT_RESOURCE, open_draft, read_saved_model
 from graphfreeze.selection import rows_region
-from tests.conftest import MODELS
+from tests.conftest import MODELS, OBJECT_MODELS
 from tests.end_to_end.cases import FULL
 
-FIXTURES = sorted(path.name for path in MODELS.iterdir())
+FIXTURES = OBJECT_MODELS
 SOME = ("case", "cond_in_loop", "custom_gradient", "datasets", "keras_gru", "scan", "strings", "train_loop", "slots")
 
 

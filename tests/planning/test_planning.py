@@ -219,16 +219,10 @@ def test_an_unknown_use_is_refused_with_function_node_and_op():
     )
 
 
-def test_a_tf1_graph_is_planned_and_says_where_it_trains():
-    path = shared_model("zoo-saved-model-signature")
-    plan = planned(path, "dense/kernel[:1]")
+def test_a_tf1_graph_is_planned():
+    plan = planned(shared_model("zoo-saved-model-signature"), "dense/kernel[:1]")
     assert plan.meta_graphs[0].format == "TF1"
     assert [(v.name, v.strategy) for v in plan.meta_graphs[0].touched()] == [("dense/kernel", "split")]
-    (warning,) = plan.warnings
-    assert warning == (
-        "meta graph ['serve'] keeps ref variables, which tf.saved_model.load does not show: it trains only in a "
-        "Session (tf.compat.v1.saved_model.load)"
-    )
 
 
 def twice(draft):
