@@ -13,6 +13,7 @@ from graphfreeze.comparison.objects import concrete_differences, object_differen
 from graphfreeze.comparison.saver import saver_calls, saver_differences, saver_function
 from graphfreeze.comparison.tensors import tensor_differences
 from graphfreeze.graph.variables import find_variables, is_tf2
+from graphfreeze.passes.tf1_frames import open_contexts
 from graphfreeze.savedmodel import Draft
 from graphfreeze.savedmodel.protos import Message
 
@@ -29,7 +30,7 @@ def compare(a: Draft, b: Draft) -> Difference:
     for meta, other in _meta_graphs(a, b, changes):
         changes += _compare_meta_graphs(meta, other)
         names |= _variable_names(b, other) | _variable_names(a, meta)
-        if is_tf2(meta) and is_tf2(other):
+        if is_tf2(meta) == is_tf2(other):
             found, why = frozen_elements(a, meta, b, other)
             frozen += [] if found is None else [found]
             warnings += why
@@ -106,13 +107,27 @@ def _info_differences(a: Message, b: Message) -> Iterator[Change]:
             words = f"'{values[0]}' -> '{values[1]}'" if max(map(len, values)) < 60 else ""
             yield Change("meta graph", "changed", field.name, words)
     for field in a.DESCRIPTOR.fields:
-        if field.name not in _COMPARED and _field(a, field.name) != _field(b, field.name):
+        if field.name == "collection_def":
+            if _collections(a) != _collections(b):
+                yield Change("meta graph", "changed", field.name)
+        elif field.name not in _COMPARED and _field(a, field.name) != _field(b, field.name):
             yield Change("meta graph", "changed", field.name)
     if _field(a.graph_def, "versions") != _field(b.graph_def, "versions"):
         yield Change("meta graph", "changed", "graph_def.versions")
     for place in ("meta_info_def", "graph_def", "object_graph_def"):
         if _unknown(getattr(a, place)) != _unknown(getattr(b, place)):
             yield Change("meta graph", "changed", place, "fields that this version of TensorFlow does not know")
+
+
+def _collections(meta: Message) -> bytes:
+    """The collections as bytes; control flow contexts stand in them as bytes themselves, in any order of entries."""
+    copy = type(meta)()
+    for name, collection in meta.collection_def.items():
+        copy.collection_def[name].CopyFrom(collection)
+    for context in open_contexts(copy):
+        held = copy.collection_def[context.collection].bytes_list.value
+        held[context.position] = context.root.SerializeToString(deterministic=True)
+    return bytes(copy.SerializeToString(deterministic=True))
 
 
 def _without_functions(info: Message) -> Message:

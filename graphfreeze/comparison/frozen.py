@@ -8,8 +8,10 @@ from graphfreeze.comparison.difference import FrozenElements, ValueChange
 from graphfreeze.comparison.tensors import value_change
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
+from graphfreeze.graph.variables import Variable
 from graphfreeze.passes.found import Frozen
 from graphfreeze.passes.marks import has_marks, read_marks
+from graphfreeze.planning.views import stored_value
 from graphfreeze.savedmodel import Array, Draft
 from graphfreeze.savedmodel.protos import MetaGraphDef
 from graphfreeze.selection import Region
@@ -41,8 +43,7 @@ class _Held:
         return value
 
     def _stored(self, variable: int) -> Array | None:
-        key = self.trace.variables[variable].key
-        return None if key is None or key not in self.draft.keys() else self.draft.tensor(key)  # noqa: SIM118
+        return _tensor(self.draft, self.trace.variables[variable])
 
 
 def frozen_elements(
@@ -88,5 +89,11 @@ def _value(side: _Held, name: str, like: Frozen) -> Array | None:
     variables = side.trace.variables
     found = [v for v in variables if v.path == like.fact.path and v.name == like.fact.name]
     found = found or [v for v in variables if v.name == like.fact.name]
-    key = found[0].key if len(found) == 1 else None
-    return None if key is None or key not in side.draft.keys() else side.draft.tensor(key)  # noqa: SIM118
+    return _tensor(side.draft, found[0]) if len(found) == 1 else None
+
+
+def _tensor(draft: Draft, variable: Variable) -> Array | None:
+    """What the checkpoint holds of a variable; of a part, its box of the whole."""
+    if variable.key is None or variable.key not in draft.keys():  # noqa: SIM118 (a Draft is no mapping)
+        return None
+    return stored_value(variable, draft.tensor)

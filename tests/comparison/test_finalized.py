@@ -43,6 +43,9 @@ def test_untrained_it_is_the_original(kind, name, tmp_path):
         assert found.equal, (found.changes[:3], found.values[:3])
         held = graphfreeze.diff(original, tmp_path / case)
         assert not held.equal
+        if all(v.key is None for m in graphfreeze.inspect(original).meta_graphs for v in m.variables):
+            assert "not both models hold a whole value" in held.warnings[0]  # it ships without values
+            continue
         assert held.frozen is not None
         assert held.frozen.elements > 0
         assert held.frozen.changed == 0
