@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from graphfreeze.errors import InputOutputError, UsageError
+from graphfreeze.errors import InputOutputError, UnsupportedModelError, UsageError
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable
@@ -102,7 +102,7 @@ def read_layout(model: Draft) -> Layout:
 
     Raises:
         UsageError: the model carries no freeze.
-        UnsupportedModelError: a newer version wrote the marks, or they are damaged.
+        UnsupportedModelError: it is a TF1 graph, or a newer version wrote the marks, or they are damaged.
         InputOutputError: the model's own checkpoint lacks a value.
     """
     meta = next((m for m in model.model.proto.meta_graphs if has_marks(m)), None)
@@ -112,6 +112,11 @@ def read_layout(model: Draft) -> Layout:
             "model that graphfreeze rewrote"
         )
     trace = trace_meta_graph(model, meta)
+    if not trace.is_tf2:
+        raise UnsupportedModelError(
+            f"'{model.model.directory}' is a TF1 graph, whose training checkpoints are not converted. Restore them in a "
+            "Session of the model that they were written from, export it as a SavedModel, and rewrite or finalize that"
+        )
     marks = read_marks(model, meta, trace)
     original = MetaGraphDef()
     original.object_graph_def.CopyFrom(meta.object_graph_def)

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from graphfreeze.errors import VerificationError
+from graphfreeze.errors import UnsupportedModelError, VerificationError
 from graphfreeze.graph.entries import entries, uses_by_variable, written_variables
 from graphfreeze.graph.ranges import integer_bounds
 from graphfreeze.graph.trace import trace_meta_graph
@@ -41,10 +41,16 @@ def gather_evidence(rewritten: Draft, meta: MetaGraphDef, plain: Draft, plain_me
     """What must hold of ``meta``, which ``rewritten`` holds, beside the plain meta graph that it is compared with.
 
     Raises:
-        UnsupportedModelError: the marks of the freeze are damaged or those of a newer version.
+        UnsupportedModelError: it is a TF1 graph, or the marks of the freeze are damaged or those of a newer version.
         VerificationError: a variable that holds a part of another has the wrong shape.
     """
     trace = trace_meta_graph(rewritten, meta)
+    if not trace.is_tf2:
+        raise UnsupportedModelError(
+            f"The meta graph with tags {list(meta.meta_info_def.tags)} is a TF1 graph, which trains in a Session; "
+            "verify trains through functions. Compare its frozen elements with the source's: graphfreeze diff SOURCE "
+            "REWRITTEN"
+        )
     held = _Side(rewritten, meta, trace)
     source = _Side(plain, plain_meta, trace_meta_graph(plain, plain_meta))
     return _Gatherer(held, source, read_marks(rewritten, meta, trace)).gather()

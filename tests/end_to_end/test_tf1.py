@@ -395,6 +395,14 @@ def test_what_the_graph_writes_is_refused_for_now(tmp_path):
             graphfreeze.rewrite(MODELS / f"tf1_network_{kind}", tmp_path / "out", freeze="fc1/weights[:1]")
 
 
+def test_what_is_for_object_graphs_only_says_so(tmp_path):
+    original, out, _ = rewritten("two_by_two", "ref", tmp_path)
+    with pytest.raises(UnsupportedModelError, match="is a TF1 graph, which trains in a Session"):
+        graphfreeze.verify(original, out)
+    with pytest.raises(UnsupportedModelError, match="is a TF1 graph, whose training checkpoints"):
+        graphfreeze.checkpoint(out / "variables" / "variables", tmp_path / "ck", rewritten=out, direction="from")
+
+
 def test_json_of_a_plan_names_the_whole(tmp_path):
     _, _, plan = rewritten("partitioned", "ref", tmp_path)
     told = json.loads(json.dumps(plan.to_dict()))["meta_graphs"][0]["variables"]
