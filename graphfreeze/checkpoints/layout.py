@@ -114,8 +114,8 @@ def read_layout(model: Draft) -> Layout:
     trace = trace_meta_graph(model, meta)
     if not trace.is_tf2:
         raise UnsupportedModelError(
-            f"'{model.model.directory}' is a TF1 graph, whose training checkpoints are not converted. Restore them in a "
-            "Session of the model that they were written from, export it as a SavedModel, and rewrite or finalize that"
+            f"'{model.model.directory}' is a TF1 graph, whose training checkpoints are not converted. Restore them in "
+            "a Session of the model that they were written from, export that as a SavedModel, and rewrite or finalize it"
         )
     marks = read_marks(model, meta, trace)
     original = MetaGraphDef()
