@@ -115,7 +115,7 @@ def read_layout(model: Draft) -> Layout:
     if not trace.is_tf2:
         raise UnsupportedModelError(
             f"'{model.model.directory}' is a TF1 graph, whose training checkpoints are not converted. Restore them in "
-            "a Session of the model that they were written from, export that as a SavedModel, and rewrite or finalize it"
+            "a Session of the model that they were written from, export it as a SavedModel and rewrite or finalize that"
         )
     marks = read_marks(model, meta, trace)
     original = MetaGraphDef()

@@ -70,7 +70,7 @@ def test_the_file_says_something():
     """A pinned outcome of nothing would pass for ever."""
     exits = [c["exit"] for models in PINNED.values() for m in models.values() for k in CASES if (c := m.get(k))]
     assert exits.count(0) > 60
-    assert exits.count(4) > 10
+    assert exits.count(4) > 8
     assert {m["inspect"] for models in PINNED.values() for m in models.values()} == {0}
 
 
@@ -87,12 +87,13 @@ def test_promises(name, tmp_path):
 
 
 # Gradients through every function of every layer of these take minutes.
+OBJECTS = [n for n in LOADED if PINNED["shared"][n]["format"] == ["TF2"]]  # verify is for models with an object graph
 SLOW_TO_VERIFY = ("scisharp-lstm_from_sequential", "cppflow-multi_input_output", "eat30-linear_model")
 
 
 @pytest.mark.tf
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [n for n in LOADED if FULL or n not in SLOW_TO_VERIFY])
+@pytest.mark.parametrize("name", [n for n in OBJECTS if FULL or n not in SLOW_TO_VERIFY])
 def test_verify(name, tmp_path):
     """After the promises, which are checked without it, ``verify`` says the same."""
     from tests.helpers.judging import quick_functions
