@@ -78,7 +78,7 @@ def verified_differences(path: Path, folder: Path) -> list[Any]:
     from graphfreeze.savedmodel import open_draft
 
     view = graphfreeze.inspect(path)
-    chosen = selectors(view, "slice") or selectors(view, "whole")
+    chosen = selectors(view, "slice") or selectors(view, "whole") or selectors(view, "written")
     graphfreeze.rewrite(path, folder / "out", freeze=chosen, allow_empty=True)
     pair = prepare_pair(open_draft(path), open_draft(folder / "out"), folder / "pair")
     (evidence,) = pair.evidence
