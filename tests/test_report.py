@@ -61,7 +61,9 @@ VARIABLES = (
         (16,),
         kind="statistic",
         trainable=False,
-        writes=(WriteRecord("__inference_train_9", "AssignMovingAvg", "AssignSubVariableOp", "restore"),),
+        writes=(
+            WriteRecord("__inference_train_9", "AssignMovingAvg", "AssignSubVariableOp", "restore", "masked at 'g'"),
+        ),
     ),
     variable("seed", (2,), dtype="int64", kind="state", trainable=False),
 )
@@ -244,7 +246,8 @@ def test_verbose_lists_untouched_variables_keys_reads_writes_and_new_variables()
     assert "    key: w/.ATTRIBUTES/VARIABLE_VALUE\n" in shown
     assert "    new variable: w/graphfreeze/trainable (trainable)\n" in shown
     assert "    read full: ReadVariableOp 'dense/MatMul/ReadVariableOp' in '__inference_call_7'\n" in shown
-    assert "    write: AssignSubVariableOp 'AssignMovingAvg' in '__inference_train_9', guard: restore\n" in shown
+    write = "    write: AssignSubVariableOp 'AssignMovingAvg' in '__inference_train_9'"
+    assert f"{write}, guard: restore, gradient:\n      masked at 'g'\n" in shown
     row = next(line for line in shown.splitlines() if line.startswith("norm/moving_mean"))
     assert row.split() == ["norm/moving_mean", "(16,)", "float32", "statistic", "0", "/", "16", "-", "1", "1", "0", "B"]
     assert "stay" not in shown

@@ -115,6 +115,7 @@ _OUTPUTS = {
     "SparseToDense": "dense",
     "Cumsum": "out",
     "Cast": "y",
+    "ZerosLike": "y",
     "Transpose": "y",
     "VarHandleOp": "resource",
     "RestoreV2": "tensors",

@@ -74,6 +74,8 @@ class Scope:
         """The shape that TensorFlow noted for a tensor, -1 where a dimension is unknown; None for an unknown rank."""
         parsed = parse_ref(ref, in_function=self.in_function)
         if parsed.is_argument:
+            if parsed.node not in self.arguments:
+                return None
             position = self.arguments.index(parsed.node)
             noted = self.proto.arg_attr.get(position)
             shapes = () if noted is None else attr_of(noted, "_output_shapes").list.shape
@@ -97,8 +99,16 @@ class Scope:
             if parsed.node == node.name and not parsed.is_argument:
                 yield parsed.index, ref
 
+    def lasting(self, text: str) -> str:
+        """An edge for a mark. ``@N`` stands for argument N: saving again keeps places of arguments, not their names."""
+        return f"@{self.arguments.index(text)}" if text in self.arguments else text
+
+    def named(self, text: str) -> str:
+        """The edge that ``lasting`` wrote down."""
+        return self.arguments[int(text[1:])] if text.startswith("@") else text
+
     def remembered(self, node: NodeDef) -> bytes:
-        """A node for a mark. ``@N`` stands for argument N: saving again keeps places of arguments, not their names."""
+        """A node for a mark."""
         was = NodeDef()
         was.CopyFrom(node)
         was.input[:] = [f"@{self.arguments.index(t)}" if t in self.arguments else t for t in node.input]
@@ -108,7 +118,7 @@ class Scope:
     def recalled(self, data: bytes) -> NodeDef:
         """The node that ``remembered`` wrote down."""
         was = NodeDef.FromString(data)
-        was.input[:] = [self.arguments[int(t[1:])] if t.startswith("@") else t for t in was.input]
+        was.input[:] = [self.named(t) for t in was.input]
         return was
 
     def refs_of(self, node: str) -> list[str]:

@@ -17,6 +17,8 @@ from dataclasses import replace
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.access import read_access
+from graphfreeze.graph.gradient_ways import Ways
+from graphfreeze.graph.gradients import find_gradients
 from graphfreeze.graph.ops import CALLS, FORWARDS, READS, Access, CallKind, CallOp, Use, use_of
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import MAIN, Scope
@@ -64,7 +66,11 @@ class _Tracer:
             self.body(roots[name])
         slots = {s for b in self.bodies.values() for s in body_slots(self.scope(b.key.function), b, self.variables)}
         self.variables = tuple(replace(v, is_state=True) if v.index in slots else v for v in self.variables)
-        return Trace(self.variables, self.bodies, roots, self._main(), is_tf2(self.meta))
+        main = self._main()
+        # What the main graph of a TF2 model hands over is data.
+        bodies = [*self.bodies.values(), *([] if is_tf2(self.meta) else [main])]
+        find_gradients(Ways(self.variables, bodies, self.scope, self.functions))
+        return Trace(self.variables, self.bodies, roots, main, is_tf2(self.meta))
 
     def _main(self) -> Body:
         if is_tf2(self.meta):
@@ -88,7 +94,7 @@ class _Tracer:
 
     def scope(self, name: str) -> Scope:
         if name not in self.scopes:
-            self.scopes[name] = Scope(self.functions[name])
+            self.scopes[name] = Scope(self.functions[name] if name else self.meta.graph_def)
         return self.scopes[name]
 
     def body(self, key: Key) -> Body:

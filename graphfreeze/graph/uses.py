@@ -8,7 +8,12 @@ from typing import Literal
 
 from graphfreeze.graph.access import ReadAccess
 from graphfreeze.graph.ops import CallOp
+from graphfreeze.graph.refs import producer
+from graphfreeze.graph.scope import Use
 from graphfreeze.graph.variables import Variable, is_float
+
+SOURCE_NOT_FOUND = "source not found"
+"""Said of a write whose gradient goes into a norm, frozen elements included."""
 
 Kind = Literal["weight", "statistic", "state"]
 
@@ -77,6 +82,22 @@ class Call:
     callees: tuple[Callee, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class Source:
+    """A tensor of a variable's gradient that a norm (or another reduction) is computed from, in one scope.
+
+    ``uses`` take it on the way to the norm and to the variable's writes, and nothing else. A sparse gradient holds the
+    rows ``ids`` (edge and dtype number). ``writes`` are those that it leads to, each by its function and node.
+    """
+
+    variable: int
+    tensor: str
+    dtype: int
+    uses: tuple[Use, ...]
+    ids: tuple[str, int] | None
+    writes: frozenset[tuple[Key, str]]
+
+
 @dataclass(slots=True)
 class Body:
     """All uses of variables in one scope under one binding."""
@@ -96,6 +117,9 @@ class Body:
     """TF1 main graph: reads whose value nothing computes with; a Session may fetch them by name all the same."""
     setup: frozenset[str] = frozenset()
     """TF1 main graph: nodes that initialise, save or restore, and what is computed for those alone."""
+    sources: list[Source] = field(default_factory=list)
+    unmasked: set[tuple[int, str]] = field(default_factory=set)
+    """(variable, write) where a norm is computed and no source was found."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +140,21 @@ class Trace:
     def writes(self, variable: int) -> Iterator[tuple[str, Write]]:
         """(function, write) of one variable."""
         return ((b.key.function, w) for b in self.all_bodies() for w in b.writes if w.variable == variable)
+
+    def gradients(self, variable: int) -> Iterator[str | None]:
+        """For each of ``writes``: where the gradient behind it is masked; None where no norm is computed from it."""
+        for body in self.all_bodies():
+            for write in body.writes:
+                if write.variable == variable:
+                    yield self._gradient(body, write)
+
+    def _gradient(self, body: Body, write: Write) -> str | None:
+        for other in (body, *self.all_bodies()):
+            for source in other.sources:
+                if source.variable == write.variable and (body.key, write.node) in source.writes:
+                    where = "" if other is body else f" in '{other.key.function}'"
+                    return f"masked at '{producer(source.tensor)}'{where}"
+        return SOURCE_NOT_FOUND if (write.variable, write.node) in body.unmasked else None
 
     def restored(self, variable: int) -> bool:
         """Whether a function of the model restores the variable from a checkpoint."""

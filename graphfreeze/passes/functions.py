@@ -1,4 +1,4 @@
-"""Pass ``functions``: puts merges between reads and their consumers, and guards around writes, in every function.
+"""Pass ``functions``: merges behind reads, guards around writes and masks on gradients, in every function.
 
 A changed function gets a fresh name with a hash of its content and its callers follow, up to the main graph and the
 object graph, so that the original and the rewritten model load into one process and one graph. A function that is
@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import json
 
-from graphfreeze.graph.attrs import ORIGIN, bytes_attr
+from graphfreeze.graph.attrs import ADDED, ORIGIN, bytes_attr
 from graphfreeze.graph.names import FreshNames, changed_function_name
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Body, Key
 from graphfreeze.passes.calls import rewire_call
+from graphfreeze.passes.gradients import mask_gradients
 from graphfreeze.passes.guards import guard_writes
 from graphfreeze.passes.needs import Layout, Mode, NeedsAnalysis, layout_of
 from graphfreeze.passes.reads import rewire_reads, take_value
@@ -73,6 +74,7 @@ class Rewriter:
         arguments = change_signature(scope, names, layout, types, new)
         moved = rewire_reads(self, scope, names, body, mode, arguments)
         guard_writes(self.work, scope, names, body, arguments.storages)
+        mask_gradients(self.work, scope, names, body, arguments.storages)
         for call in body.calls:
             rewire_call(self, scope, names, call, mode, arguments)
         for slot in layout.inplace:
@@ -95,6 +97,8 @@ class Rewriter:
             "stays": stays,
             "stateful": function.signature.is_stateful,
         }
+        if not function.node_def:  # a branch that does nothing
+            function.node_def.add(name="graphfreeze", op="NoOp").attr[ADDED].CopyFrom(bytes_attr(""))
         function.node_def[0].attr[ORIGIN].CopyFrom(bytes_attr(json.dumps(origin)))
 
     def _bind(self, old: str, new: str, layout: Layout) -> None:

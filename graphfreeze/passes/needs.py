@@ -98,8 +98,12 @@ class NeedsAnalysis:
         return merge if merge is not None and merge.merges_reads and read.access.path is not Access.SHAPE else None
 
     def guarded(self, body: Body) -> bool:
-        """Whether the body writes a variable of which something is frozen."""
-        return any(w.variable in self._merges for w in body.writes)
+        """Whether the body writes a variable of which something is frozen, or holds its gradient."""
+        return bool(self._guarded_variables(body))
+
+    def _guarded_variables(self, body: Body) -> tuple[int, ...]:
+        found = dict.fromkeys([*(w.variable for w in body.writes), *(s.variable for s in body.sources)])
+        return tuple(v for v in found if v in self._merges)
 
     def by_value(self, read: Read, mode: Mode) -> bool:
         """Whether a merged read is handed its value: not in a loop that writes the variable meanwhile."""
@@ -144,9 +148,8 @@ class NeedsAnalysis:
             else:
                 handles.add(read.slot)
                 storages |= {(read.variable, role): None for role in merge.roles}
-        for write in body.writes:
-            if write.variable in self._merges:
-                storages |= {(write.variable, r): None for r in self._merges[write.variable].geometry_roles}
+        for variable in self._guarded_variables(body):
+            storages |= {(variable, role): None for role in self._merges[variable].geometry_roles}
         bound = dict(key.binding)
         for call in body.calls:
             layout = self.layout(call, mode)

@@ -63,6 +63,13 @@ class MarkedCall:
         if dropped:
             self._drop(dropped)
 
+    def take_back(self, written: Collection[int]) -> set[str]:
+        """Says no more of these inputs that the functions only read them; returns their edges."""
+        if "_read_only_resource_inputs" in self.node.attr:
+            read_only = self.node.attr["_read_only_resource_inputs"].list
+            read_only.i[:] = [i for i in read_only.i if i not in written]
+        return {self.node.input[i] for i in written}
+
     def _pass_handles(self) -> None:
         """In the slots that took a value, passes the handle again that the value was read from."""
         node = self.node

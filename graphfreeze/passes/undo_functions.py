@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import ORIGIN
+from graphfreeze.graph.attrs import ORIGIN, SILENCED
 from graphfreeze.graph.names import FreshNames, original_function_name
 from graphfreeze.graph.ops import CALLS
 from graphfreeze.graph.scope import Scope
@@ -57,6 +57,8 @@ class Undo:
         self._built: dict[tuple[str, Change], str] = {}
         self._shared: dict[tuple[str, bytes], list[_Shared]] = {}
         self._touched: dict[str, bool] = {}
+        self._unsilenced: dict[str, set[int]] = {}
+        """Restored function -> arguments that it writes again, which TensorFlow took for read only meanwhile."""
 
     @property
     def replaced(self) -> set[str]:
@@ -102,25 +104,29 @@ class Undo:
                     self.build(name, change)
                 self._built.setdefault((name, change), "")
 
-    def undo_call(self, scope: Scope, node: NodeDef, ours: Collection[str]) -> None:
-        """Takes our inputs out of one call, and lets it call the restored functions."""
+    def undo_call(self, scope: Scope, node: NodeDef, ours: Collection[str]) -> set[str]:
+        """Takes our inputs out of one call, and lets it call the restored functions; returns what those write again."""
         callee = next((self.functions.get(f.name) for _, f in function_values(node)), None)
         call = marked_call(scope, node, None if callee is None else len(callee.signature.input_arg))
         dropped = call.dropped(ours)
         for place, value in function_values(node):
             value.name = self.build(value.name, call.change(place, dropped))
         call.restore(dropped)
+        positions = {p for _, value in function_values(node) for p in self._unsilenced.get(value.name, ())}
+        return call.take_back({p - call.offset + call.start for p in positions})
 
     def _build(self, name: str, change: Change) -> str:
         function = FunctionDef()
         function.CopyFrom(self.functions[name])
         origin = _take_origin(function)
+        silenced = {node.name for node in function.node_def if SILENCED in node.attr}
         restore_writes(Scope(function), saved_again=self._saved_again)
         scope = Scope(function)
         ours = handed_on(scope, [scope.arguments[i] for i in change.dropped])
+        written = {scope.data_inputs(node)[0] for node in scope.node_list if node.name in silenced}
         for node in scope.node_list:
             if node.op in CALLS:
-                self.undo_call(scope, node, ours)
+                written |= self.undo_call(scope, node, ours)
         restore_changed(scope, ours)
         remove_added(scope, ours)
         for position, note in change.handles:
@@ -128,7 +134,10 @@ class Undo:
         drop_arguments(function, change.dropped, ours)
         if origin is not None:
             function.signature.is_stateful = origin.stateful
-        return self._place(name, function, origin)
+        placed = self._place(name, function, origin)
+        arguments = [a.name for a in function.signature.input_arg]
+        self._unsilenced.setdefault(placed, set()).update(i for i, a in enumerate(arguments) if a in written)
+        return placed
 
     def _place(self, old: str, function: FunctionDef, origin: Origin | None) -> str:
         """Gives the function its original name, or a free one where another function has that.

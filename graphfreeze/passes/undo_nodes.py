@@ -94,7 +94,9 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
         UnsupportedModelError: a node that stays uses one that goes.
     """
     gone = {n.name for n in scope.node_list if ADDED in n.attr} | {n.name for n in scope.node_list if n.name in ours}
-    raw = {scope.ref(n.name, n.op): n.attr[REPLACES].s.decode() for n in scope.node_list if REPLACES in n.attr}
+    raw = {
+        scope.ref(n.name, n.op): scope.named(n.attr[REPLACES].s.decode()) for n in scope.node_list if REPLACES in n.attr
+    }
     _repoint(scope, {scope.canonical(k): v for k, v in raw.items()})
     kept = [n for n in scope.node_list if n.name not in gone]
     for node in kept:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import NothingToTrainError, UnsupportedModelError
-from graphfreeze.graph.uses import Trace
+from graphfreeze.graph.uses import SOURCE_NOT_FOUND, Trace
 from graphfreeze.graph.variables import Variable, element_bytes, is_float
 from graphfreeze.planning.guards import guard_of
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
@@ -191,11 +191,14 @@ def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
 
 
 def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) -> tuple[WriteRecord, ...]:
-    """The writes, each with the guard that it gets; in the main graph of TF1 nothing guards them yet."""
-    found = (w for _, w in trace.writes(index))
+    """The writes, each with its guard and the place where its gradient is masked.
+
+    In the main graph of TF1 nothing guards them yet.
+    """
+    found = zip(plain.writes, trace.writes(index), trace.gradients(index), strict=True)
     return tuple(
-        replace(record, guard=guard_of(region, write.op, write.index) if record.function else None)
-        for record, write in zip(plain.writes, found, strict=True)
+        replace(record, guard=guard_of(region, write.op, write.index), gradient=gradient) if record.function else record
+        for record, (_, write), gradient in found
     )
 
 
@@ -222,6 +225,13 @@ def _warnings(planned: MetaGraphPlan) -> list[str]:
                 f"'{planned.label(variable)}' is written in the graph by node '{write.node}' ({write.op}) in the main "
                 "graph: rewrite refuses it, because nothing guards that write yet"
             )
+    counted = [planned.label(v) for v in planned.variables if any(w.gradient == SOURCE_NOT_FOUND for w in v.writes)]
+    if counted:
+        found.append(
+            f"{_names(counted)}: a function of the model computes a norm of its gradients, and the source of this one "
+            "was not found: frozen elements do not move, but count in that norm, so the rest may train a little "
+            "slower. plan -v shows the write"
+        )
     return found
 
 

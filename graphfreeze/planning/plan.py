@@ -46,6 +46,8 @@ class WriteRecord:
     node: str
     op: str
     guard: str | None = None
+    gradient: str | None = None
+    """Where the gradient behind it is masked, so that norms leave frozen elements out; None where there is no norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,10 @@ def _variable_to_dict(v: VariablePlan) -> dict[str, Any]:
         "enabled": v.enabled,
         "reason": v.reason,
         "reads": [{"function": r.function, "node": r.node, "op": r.op, "access": r.access} for r in v.reads],
-        "writes": [{"function": w.function, "node": w.node, "op": w.op, "guard": w.guard} for w in v.writes],
+        "writes": [
+            {"function": w.function, "node": w.node, "op": w.op, "guard": w.guard, "gradient": w.gradient}
+            for w in v.writes
+        ],
         "optimizer_bytes": {"before": v.optimizer_bytes[0], "after": v.optimizer_bytes[1]},
         "atoms": [
             {"region": region_to_dict(a.region), "storage": a.storage, "trainable": a.trainable, "name": a.name}

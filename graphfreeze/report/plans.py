@@ -121,7 +121,8 @@ def _details(v: VariablePlan) -> tuple[str, ...]:
     lines += [f"read {r.access}: {r.op} {_place(r.node, r.function)}" for r in v.reads]
     for w in v.writes:
         guard = f", guard: {w.guard}" if w.guard else ""
-        lines.append(f"write: {w.op} {_place(w.node, w.function)}{guard}")
+        gradient = f", gradient: {w.gradient}" if w.gradient else ""
+        lines.append(f"write: {w.op} {_place(w.node, w.function)}{guard}{gradient}")
     return tuple(printable(line) for line in lines)
 
 

@@ -204,6 +204,8 @@ FIXTURES: dict[str, FixtureModel] = {
     "train_keras": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),
     "train_tf_keras": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),
     "train_loop": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),
+    "train_clipped": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),
+    "train_accumulated": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),
     "train_ops": FixtureModel((Call("__call__", _X4),), steps=("train", "train_rows")),
     "train_ops_more": FixtureModel((Call("__call__", _X4),), steps=("train", "train_rows")),
     "layer_norm_transformer": FixtureModel((Call("__call__", _ids(4, 5, below=12)),)),

@@ -37,7 +37,7 @@ def variables(draw):
         enabled=draw(st.booleans()),
         reason="because",
         reads=(ReadRecord("f", "n", "ReadVariableOp", "full"),),
-        writes=(WriteRecord("f", "n", "AssignVariableOp", draw(st.none() | st.just("g"))),),
+        writes=(WriteRecord("f", "n", "Assign", draw(st.none() | st.just("g")), draw(st.none() | st.just("m"))),),
         optimizer_bytes=(8, 4),
         atoms=atoms if strategy else (),
     )

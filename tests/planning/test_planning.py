@@ -119,6 +119,17 @@ def test_a_write_is_shown_with_its_guard():
     )
 
 
+def test_a_write_is_shown_with_the_source_of_its_gradient():
+    plan = planned("train_keras", "table[:2]", "kernel")
+    assert {w.node: w.gradient for w in variables(plan)["table"].writes} == {
+        "adam_w/AssignSubVariableOp": None,  # decay
+        "adam_w/AssignSubVariableOp_2": "masked at 'gradient_tape/Gather/Reshape'",
+    }
+    assert variables(plan)["kernel"].writes[1].gradient == "masked at 'gradient_tape/MatMul/MatMul_1'"
+    assert [w.gradient for w in variables(planned("train_tf_keras", "table[:2]"))["table"].writes] == [None]
+    assert not any(w.gradient for v in variables(planned("train_keras", command="inspect")).values() for w in v.writes)
+
+
 def test_split_does_not_hold_what_the_graph_writes():
     with pytest.raises(UsageError) as error:
         planned("statistics", "scale[:1]", strategy="split")
