@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 
 from graphfreeze.graph.ops import Access, CallKind
-from graphfreeze.graph.uses import Key, Trace
+from graphfreeze.graph.uses import Body, Key, Trace
 from graphfreeze.savedmodel import NodePath, node_paths
 from graphfreeze.savedmodel.protos import MetaGraphDef
 
@@ -63,13 +63,20 @@ def uses_by_variable(trace: Trace, function: str) -> Counter[int]:
 
 def written_variables(trace: Trace, function: str) -> tuple[int, ...]:
     """The numbers of the variables that a function changes, in order."""
-    found: set[int] = set()
+    return tuple(sorted({write.variable for body in reached_bodies(trace, function) for write in body.writes}))
+
+
+def reached_bodies(trace: Trace, function: str) -> Iterator[Body]:
+    """The body of a concrete function, and those of all that it calls."""
     pending = [trace.roots[function]] if function in trace.roots else []
+    seen: set[Key] = set()
     while pending:
-        body = trace.bodies[pending.pop()]
-        found |= {write.variable for write in body.writes}
-        pending += [callee.key for call in body.calls for callee in call.callees]
-    return tuple(sorted(found))
+        key = pending.pop()
+        if key in seen:
+            continue
+        seen.add(key)
+        yield trace.bodies[key]
+        pending += [callee.key for call in trace.bodies[key].calls for callee in call.callees]
 
 
 def _count(trace: Trace, key: Key, times: int, found: Counter[int]) -> None:

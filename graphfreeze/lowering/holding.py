@@ -14,6 +14,9 @@ from numpy.typing import NDArray
 from graphfreeze.savedmodel import NodePath
 from graphfreeze.selection import Region, complement
 
+SLOT = ".OPTIMIZER_SLOT"
+"""In a place, as in a checkpoint key: optimizer, this, the slot's name, the variable that it is a slot of."""
+
 
 @dataclass(frozen=True, slots=True)
 class StoredRegion:
@@ -92,6 +95,10 @@ class Callable:
     """How often it uses the value of each variable, by path."""
     writes: tuple[tuple[NodePath, NodePath], ...]
     """(place in the plain model, place in the rewritten one) of each variable that it changes."""
+    still: frozenset[NodePath] = frozenset()
+    """Places in the plain model of slots that serve only variables that are frozen whole: they must not move."""
+    apart: str = ""
+    """Why the plain model cannot hold what the function trains as the rewritten one does; else nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,12 +22,13 @@ from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable, is_float
 from graphfreeze.lowering.facts import Fact, read_fact
-from graphfreeze.lowering.holding import Callable, Evidence, Holding, Other, Problem, StoredRegion
+from graphfreeze.lowering.holding import SLOT, Callable, Evidence, Holding, Other, Problem, StoredRegion
 from graphfreeze.passes.found import Frozen, Marks
+from graphfreeze.passes.inside import MASKED, masks_gradients, still_slots
 from graphfreeze.passes.marks import read_marks
 from graphfreeze.passes.variables import CHILD
-from graphfreeze.savedmodel import DT_STRING, Draft, children, node_paths, variable_keys
-from graphfreeze.savedmodel.protos import MetaGraphDef
+from graphfreeze.savedmodel import DT_STRING, Draft, NodePath, children, node_paths, slot_variables, variable_keys
+from graphfreeze.savedmodel.protos import Message, MetaGraphDef
 from graphfreeze.selection import Strategy
 
 _LISTS = ("trainable_variables", "variables", "non_trainable_variables")
@@ -61,7 +62,7 @@ class _Side:
 
     def __init__(self, draft: Draft, meta: MetaGraphDef, trace: Trace) -> None:
         self.draft, self.meta, self.trace = draft, meta, trace
-        self.places = node_paths(meta.object_graph_def)
+        self.places = _places(meta.object_graph_def)
         graph = draft.bundle_graph
         self.key_of = {} if graph is None else variable_keys(meta.object_graph_def, graph)
         self.by_path = {v.path: v for v in trace.variables}
@@ -188,6 +189,8 @@ class _Gatherer:
     def _callables(self) -> Iterator[Callable]:
         bounds = integer_bounds(self.source.meta, self.source.trace)
         held = {e.label: e for e in entries(self.held.meta, {CHILD})}
+        masked = masks_gradients(self.held.meta, self.held.trace, {e.function for e in held.values()})
+        frozen = {v: Frozen(t.frozen.variable, t.fact, {}, None).region for v, t in self.told.items()}
         seen: set[tuple[str, str]] = set()
         for entry in entries(self.source.meta):
             if entry.label not in held:
@@ -202,6 +205,7 @@ class _Gatherer:
             uses = uses_by_variable(self.source.trace, entry.function)
             written = [self.source.trace.variables[v] for v in written_variables(self.source.trace, entry.function)]
             pairs = ((v, self.held.like(v)) for v in written)
+            still = still_slots(self.source.meta, self.source.trace, entry.function, frozen) if written else set()
             yield Callable(
                 label=entry.label,
                 place=other.place,
@@ -211,10 +215,12 @@ class _Gatherer:
                 bounds=bounds.get(entry.function, ()),
                 uses={self.source.trace.variables[v].path: n for v, n in uses.items()},
                 writes=tuple((self.source.place(v), p) for v, w in pairs if w is not None for p in self._places(v, w)),
+                still=frozenset(self.source.place(self.source.trace.variables[v]) for v in still),
+                apart=MASKED if other.function in masked else "",
             )
 
     def _places(self, variable: Variable, like: Variable) -> Iterator[tuple[str, ...]]:
-        """Where a variable of the source lies now, with the storages of its parts; slots lie nowhere."""
+        """Where a variable of the source lies now, with the storages of its parts."""
         if not self.held.place(like) or not self.source.place(variable):
             return
         yield self.held.place(like)
@@ -301,6 +307,17 @@ class _Gatherer:
     def _name(self, node: int) -> str:
         nodes = self.held.meta.object_graph_def.nodes
         return str(nodes[node].variable.name).removesuffix(":0") if node < len(nodes) else f"#{node}"
+
+
+def _places(graph: Message) -> dict[int, NodePath]:
+    """Where every object lies: child names from the root; a slot that has no parent lies where its key says."""
+    found = node_paths(graph)
+    slots = (s for s in slot_variables(graph) if s.slot not in found)
+    return found | {
+        s.slot: (*found[s.optimizer], SLOT, s.slot_name, *found[s.variable])
+        for s in slots
+        if s.optimizer in found and s.variable in found
+    }
 
 
 def _as_told(draft: Draft, trace: Trace, frozen: Frozen) -> Fact:

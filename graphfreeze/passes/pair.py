@@ -8,6 +8,7 @@ from pathlib import Path
 from graphfreeze.errors import UsageError
 from graphfreeze.graph.randomness import seed_random_ops
 from graphfreeze.lowering.holding import Evidence
+from graphfreeze.passes.by_hand import hold_by_hand
 from graphfreeze.passes.counterpart import compare_values, meta_like
 from graphfreeze.passes.evidence import gather_evidence
 from graphfreeze.passes.finalize import is_rewritten, take_off
@@ -54,8 +55,12 @@ def prepare_pair(source: Draft, rewritten: Draft, folder: Path) -> Pair:
     if trained or any(e.saved_again for e in evidence):
         plain = _finalized(rewritten, folder / "plain")
         evidence = [gather_evidence(rewritten, m, plain, meta_like(plain, m, name, rewritten)) for m, _ in likes]
+    by_hand = [
+        hold_by_hand(plain, meta_like(plain, m, name, rewritten), e) for (m, _), e in zip(likes, evidence, strict=True)
+    ]
+    evidence = [e for e, _ in by_hand]
     return Pair(
-        _seeded(plain, folder / "plain-seeded"),
+        _seeded(plain, folder / "plain-seeded", changed=any(changed for _, changed in by_hand)),
         _seeded(rewritten, folder / "rewritten-seeded"),
         tuple(replace(e, problems=e.problems + c.problems) for e, c in zip(evidence, compared, strict=True)),
         trained,
@@ -79,9 +84,9 @@ def _other_digest(source: Path) -> str:
     return f"'{source}' is not, byte for byte, the model that was rewritten. It has the same variables, though"
 
 
-def _seeded(draft: Draft, shadow: Path) -> Path:
-    """Where the model lies; a shadow of it where random ops had to be given a seed."""
-    if not sum(seed_random_ops(meta) for meta in draft.model.proto.meta_graphs):
+def _seeded(draft: Draft, shadow: Path, *, changed: bool = False) -> Path:
+    """Where the model lies; a shadow of it where it was changed, or random ops had to be given a seed."""
+    if not sum(seed_random_ops(meta) for meta in draft.model.proto.meta_graphs) and not changed:
         return draft.model.directory
     write_shadow(draft.model, shadow)
     return shadow

@@ -30,28 +30,30 @@ class Judge:
         self.source, self.folder, self.steps, self.optimizer = source, folder, steps, optimizer
         self.out = folder / "out"
         graphfreeze.rewrite(source, self.out, allow_empty=True, **options)
-        self.plain = Plain(self._task(self.out))
+        # What is written to run both stays, for the plain model may be part of it.
+        self.task = self._task(self.out, folder / "pair")
+        self.plain = Plain(self.task)
 
     def run(self) -> Run:
         """A run on the model as it was rewritten."""
-        return Run(self._task(self.out), self.plain)
+        return Run(self.task, self.plain)
 
     def noticed_by(self, mutant: Mutant) -> str | None:
         """The check that fails on a mutant."""
-        path = self.folder / "mutant"
-        shutil.rmtree(path, ignore_errors=True)
+        path, pair = self.folder / "mutant", self.folder / "mutant's pair"
+        for folder in (path, pair):
+            shutil.rmtree(folder, ignore_errors=True)
         write_mutant(self.out, path, mutant)
         try:
-            task = self._task(path)
+            task = self._task(path, pair)
         except GraphfreezeError as error:
             return type(error).__name__
         plain = self.plain if _alike(task, self.plain.task) else Plain(task)
         failure = Run(task, plain).first_failure([GRAPH] if mutant.kind in _SAVER else [])
         return None if failure is None else failure.check
 
-    def _task(self, path: Path) -> Task:
-        pair = prepare_pair(open_draft(self.source), open_draft(path), self.folder / "pair")
-        shutil.rmtree(self.folder / "pair", ignore_errors=True)
+    def _task(self, path: Path, folder: Path) -> Task:
+        pair = prepare_pair(open_draft(self.source), open_draft(path), folder)
         (evidence,) = pair.evidence
         return Task(pair.plain, pair.rewritten, evidence, self.steps, self.optimizer, old_keras=pair.old_keras)
 

@@ -66,13 +66,6 @@ def _choose(loaded: Loaded, callable_: Callable, inputs: Inputs, found: Results)
     return first or Failure("nothing to call")
 
 
-def call_without_restoring(loaded: Loaded, callable_: Callable, inputs: Inputs, guess: Guess) -> None:
-    """Calls a function for all its rounds, one after the other on what it has written."""
-    function = loaded.function(callable_)
-    for number in range(inputs.rounds(function, callable_)):
-        _call(function, callable_, inputs, number, guess)
-
-
 def frozen_moved(holding: Holding, before: NDArray[Any], after: NDArray[Any]) -> bool:
     """Whether a frozen element has other bits."""
     return bool(differing(holding.frozen.take(before), holding.frozen.take(after)).any())
@@ -109,10 +102,15 @@ def _rounds(loaded: Loaded, callable_: Callable, inputs: Inputs, guess: Guess) -
         return
     for number in range(rounds):
         with loaded.kept(callable_):
-            yield _call(function, callable_, inputs, number, guess)
+            yield call_once(function, callable_, inputs, number, guess)
 
 
-def _call(function: Any, callable_: Callable, inputs: Inputs, number: int, guess: Guess) -> Result:
+def call_once(function: Any, callable_: Callable, inputs: Inputs, number: int, guess: Guess) -> Result:
+    """One call, on all variables as they are.
+
+    Raises:
+        UsageError: a given input does not fit.
+    """
     import tensorflow as tf
 
     try:

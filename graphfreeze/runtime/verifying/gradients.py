@@ -16,14 +16,12 @@ from graphfreeze.lowering.holding import Callable, Evidence, Holding
 from graphfreeze.runtime.verifying.forward import Failure, words_of
 from graphfreeze.runtime.verifying.inputs import Guess, Inputs
 from graphfreeze.runtime.verifying.models import Loaded
+from graphfreeze.runtime.verifying.tolerance import near_difference
 from graphfreeze.savedmodel import array_difference
 from graphfreeze.selection import Region
 
 Mode = Literal["eager", "function"]
 MODES: tuple[Mode, ...] = ("eager", "function")
-
-_FACTOR = 16.0
-"""How many eps of the largest element gradients may differ by where TensorFlow adds several in another order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,18 +220,9 @@ def _of_part(
 
 
 def _compare(actual: NDArray[Any], expected: NDArray[Any], *, exact: bool) -> str:
-    words = array_difference(actual, expected)
-    if not words or exact or actual.shape != expected.shape or actual.dtype != expected.dtype:
-        return "" if words and np.array_equal(actual, expected) else words
-    from ml_dtypes import finfo
-
-    wide = np.complex128 if actual.dtype.kind == "c" else np.float64
-    one, other = actual.astype(wide), expected.astype(wide)
-    both = np.isnan(one) & np.isnan(other)
-    off = np.where(both, 0, np.abs(one - other))
-    eps = float(finfo(actual.real.dtype).eps)  # type: ignore[no-untyped-call]
-    bound = _FACTOR * eps * float(np.max(np.abs(np.where(both, 0, other)), initial=0.0))
-    return "" if float(np.max(off, initial=0.0)) <= bound else words
+    if not exact:
+        return near_difference(actual, expected)
+    return "" if np.array_equal(actual, expected) else array_difference(actual, expected)
 
 
 def reached(rounds: Rounds, evidence: Evidence) -> list[bool]:

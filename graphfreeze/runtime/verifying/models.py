@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import InputOutputError
-from graphfreeze.lowering.holding import Callable, Evidence, Holding, Other
+from graphfreeze.lowering.holding import SLOT, Callable, Evidence, Holding, Other
 from graphfreeze.savedmodel import NodePath
 
 
@@ -32,7 +32,10 @@ class Loaded:
         Raises:
             LookupError: there is none.
         """
-        if place not in self._found:
+        if place not in self._found and SLOT in place:
+            at = place.index(SLOT)
+            self._found[place] = self.at(place[:at]).get_slot(self.at(place[at + 2 :]), place[at + 1])
+        elif place not in self._found:
             above = self.at(place[:-1])
             # What a SavedModel calls a child: list entries and dictionary entries included.
             self._found[place] = above._trackable_children()[place[-1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -14,6 +15,7 @@ from graphfreeze.runtime.verifying.forward import Failure, Results, call_all, fi
 from graphfreeze.runtime.verifying.gradients import Mode, Rounds, gradients_of
 from graphfreeze.runtime.verifying.graph_loader import GraphRun, poisoned_tensors, run_graph
 from graphfreeze.runtime.verifying.inputs import Guess, Inputs
+from graphfreeze.runtime.verifying.inside import State, inside_difference, run_inside
 from graphfreeze.runtime.verifying.models import Loaded, fresh_value
 from graphfreeze.runtime.verifying.task import Task
 from graphfreeze.savedmodel import read_bundle, read_saved_model, write_shadow
@@ -86,6 +88,23 @@ class Plain:
         """By function that can be called, how its inputs are made."""
         _ = self.forward
         return {label: g for label, g in self.guesses.items() if isinstance(g, Guess)}
+
+    @cached_property
+    def inside(self) -> dict[str, tuple[State, ...]]:
+        """By function that writes and can be called, its states call by call."""
+        return {c.label: states for c, states in self._inside(self.load())}
+
+    def _inside(self, loaded: Loaded) -> Iterator[tuple[Callable, tuple[State, ...]]]:
+        guesses = self.callable_guesses()
+        for c in self.evidence.callables:
+            if c.writes and c.label in guesses:
+                yield c, run_inside(loaded, c, self.evidence, self.inputs, guesses[c.label])
+
+    def inside_is_random(self, callable_: Callable) -> bool:
+        """Whether the plain model differs from itself there, on another load."""
+        again = {c.label: states for c, states in self._inside(self.load())}
+        label = callable_.label
+        return bool(inside_difference(again[label], self.inside[label], callable_, self.evidence))
 
     def gradients(self, mode: Mode) -> dict[str, Rounds]:
         """By function that can be called."""

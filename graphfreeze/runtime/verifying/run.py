@@ -15,9 +15,7 @@ from graphfreeze.runtime.verifying.forward import (
     Result,
     Results,
     call_all,
-    call_without_restoring,
     first_difference,
-    frozen_moved,
     new_nan,
     poison,
     words_of,
@@ -33,6 +31,7 @@ from graphfreeze.runtime.verifying.gradients import (
 )
 from graphfreeze.runtime.verifying.graph_loader import poisoned_tensors, run_graph
 from graphfreeze.runtime.verifying.inputs import Guess
+from graphfreeze.runtime.verifying.inside import State, frozen_difference_inside, inside_difference, run_inside
 from graphfreeze.runtime.verifying.models import Loaded
 from graphfreeze.runtime.verifying.optimizers import Make, make_optimizers
 from graphfreeze.runtime.verifying.plain import Plain
@@ -42,8 +41,8 @@ from graphfreeze.runtime.verifying.training import Moves, smallest_cover, train
 from graphfreeze.savedmodel import read_saved_model, write_shadow
 
 RANDOM = "random: the plain model gives something else at every run, so it was not compared"
-TRAINS = "it trains inside the graph, where the plain model moves what is frozen here, so it was not compared"
 GRAPH = "TF1 loader"
+INSIDE = "training inside"
 
 
 @dataclass(slots=True)
@@ -73,7 +72,7 @@ class Run:
             "loading": self.loading,
             "poison": lambda: self.forward("poison"),
             "forward": lambda: self.forward("forward"),
-            "guards": self.guards,
+            INSIDE: self.inside,
             "gradients (eager)": lambda: self.gradients("eager"),
             "gradients (function)": lambda: self.gradients("function"),
             GRAPH: self.graph_loader,
@@ -173,33 +172,40 @@ class Run:
             words = first_difference(actual[label], expected[label])
             if words and self.plain.is_random(label):
                 yield Finding(name, label, "not run", RANDOM)
-            elif words and self._trains_inside(callable_) and not new_nan(actual[label], expected[label]):
-                yield Finding(name, label, "not run", TRAINS)
+            elif words and callable_.apart and not new_nan(actual[label], expected[label]):
+                yield Finding(name, label, "not run", callable_.apart)
             else:
                 yield Finding(name, label, "failed" if words else "ok", words)
 
-    def _trains_inside(self, callable_: Callable_) -> bool:
-        """Whether a function writes a variable that is frozen in part or whole."""
-        held = {h.source_place for h in self.evidence.holdings}
-        return any(place in held for place, _ in callable_.writes)
-
-    def guards(self) -> Iterator[Finding]:
-        """No function moves a frozen element."""
-        writers = [c for c in self.evidence.callables if self._trains_inside(c)]
+    def inside(self) -> Iterator[Finding]:
+        """No function moves a frozen element, and what else functions write is what it should be."""
+        writers = [c for c in self.evidence.callables if c.writes]
         if self.unloadable or isinstance(self._loaded, Failure) or not writers:
             return
         loaded, guesses = Loaded(self.task.rewritten, plain=False), self.plain.callable_guesses()
         for callable_ in writers:
-            if callable_.label not in guesses:
-                yield Finding("guards", callable_.label, "not run", "it cannot be called")
+            label = callable_.label
+            if label not in guesses:
+                yield Finding(INSIDE, label, "not run", "it cannot be called")
                 continue
-            before = {h.path: loaded.effective(h) for h in self.evidence.holdings}
-            with loaded.kept(callable_):
-                call_without_restoring(loaded, callable_, self.plain.inputs, guesses[callable_.label])
-                after = {h.path: loaded.effective(h) for h in self.evidence.holdings}
-            moved = [h for h in self.evidence.holdings if frozen_moved(h, before[h.path], after[h.path])]
-            words = f"it moves frozen elements of '{moved[0].name}'" if moved else ""
-            yield Finding("guards", callable_.label, "failed" if words else "ok", words)
+            try:
+                actual = run_inside(loaded, callable_, self.evidence, self.plain.inputs, guesses[label])
+            except Exception as error:
+                yield Finding(INSIDE, label, "failed", f"the rewritten model raises {words_of(error)}")
+                continue
+            yield self._inside(callable_, actual)
+
+    def _inside(self, callable_: Callable_, actual: tuple[State, ...]) -> Finding:
+        label = callable_.label
+        words = frozen_difference_inside(actual, callable_, self.evidence)
+        if words:
+            return Finding(INSIDE, label, "failed", words)
+        words = inside_difference(actual, self.plain.inside[label], callable_, self.evidence)
+        if words and callable_.apart:
+            return Finding(INSIDE, label, "not run", callable_.apart)
+        if words and self.plain.inside_is_random(callable_):
+            return Finding(INSIDE, label, "not run", RANDOM)
+        return Finding(INSIDE, label, "failed" if words else "ok", words)
 
     def gradients(self, mode: Mode) -> Iterator[Finding]:
         """At every trainable variable, through every function, on a fresh load."""
@@ -225,8 +231,8 @@ class Run:
         if isinstance(expected[0], Failure):
             return Finding(check, label, "not run", f"the plain model has none: {expected[0].why}")
         words = gradient_difference(actual, expected, callable_, self.evidence)
-        if words and self._trains_inside(callable_):
-            return Finding(check, label, "not run", TRAINS)
+        if words and callable_.apart:
+            return Finding(check, label, "not run", callable_.apart)
         if words and self.plain.gradients_are_random(label, mode):
             return Finding(check, label, "not run", RANDOM)
         self.found.reached[label] = reached(actual, self.evidence)
@@ -264,9 +270,9 @@ class Run:
         words = first_difference(actual, expected)
         if words and not self.unloadable and label in self.plain.forward[0] and self.plain.is_random(label):
             return Finding(GRAPH, label, "not run", RANDOM)
-        trains = any(c.label == label and self._trains_inside(c) for c in self.evidence.callables)
-        if words and trains and not new_nan(actual, expected):
-            return Finding(GRAPH, label, "not run", TRAINS)
+        apart = next((c.apart for c in self.evidence.callables if c.label == label), "")
+        if words and apart and not new_nan(actual, expected):
+            return Finding(GRAPH, label, "not run", apart)
         return Finding(GRAPH, label, "failed" if words else "ok", words)
 
     def training(self) -> Iterator[Finding]:
