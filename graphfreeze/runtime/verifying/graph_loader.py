@@ -71,9 +71,8 @@ def run_graph(
 
     metas = read_saved_model(path).proto.meta_graphs
     meta = next(m for m in metas if tuple(m.meta_info_def.tags) == tags)
-    # The optimizer of graphs fuses other ops where a merge stands between them, which changes the last bit.
+    # As a session is by default, whatever this process has set for eager functions.
     config = tf.compat.v1.ConfigProto()
-    config.graph_options.rewrite_options.disable_meta_optimizer = True
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph, config=config) as session:
         try:
             _load(session, tags, path)

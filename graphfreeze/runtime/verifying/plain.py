@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from contextlib import suppress
 from functools import cached_property
 from pathlib import Path
@@ -11,11 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from graphfreeze.lowering.holding import Callable
 from graphfreeze.runtime.verifying.forward import Failure, Results, call_all, first_difference, poison
 from graphfreeze.runtime.verifying.gradients import Mode, Rounds, gradients_of
 from graphfreeze.runtime.verifying.graph_loader import GraphRun, poisoned_tensors, run_graph
 from graphfreeze.runtime.verifying.inputs import Guess, Inputs
-from graphfreeze.runtime.verifying.inside import State, inside_difference, run_inside
+from graphfreeze.runtime.verifying.inside import Runs, inside_difference, run_inside
 from graphfreeze.runtime.verifying.models import Loaded, fresh_value
 from graphfreeze.runtime.verifying.task import Task
 from graphfreeze.savedmodel import read_bundle, read_saved_model, write_shadow
@@ -90,21 +90,24 @@ class Plain:
         return {label: g for label, g in self.guesses.items() if isinstance(g, Guess)}
 
     @cached_property
-    def inside(self) -> dict[str, tuple[State, ...]]:
+    def inside(self) -> dict[str, Runs | Failure]:
         """By function that writes and can be called, its states call by call."""
-        return {c.label: states for c, states in self._inside(self.load())}
+        return self.run_inside(self.load())
 
-    def _inside(self, loaded: Loaded) -> Iterator[tuple[Callable, tuple[State, ...]]]:
-        guesses = self.callable_guesses()
-        for c in self.evidence.callables:
-            if c.writes and c.label in guesses:
-                yield c, run_inside(loaded, c, self.evidence, self.inputs, guesses[c.label])
+    @cached_property
+    def _inside_again(self) -> dict[str, Runs | Failure]:
+        return self.run_inside(self.load())
+
+    def run_inside(self, loaded: Loaded) -> dict[str, Runs | Failure]:
+        """The same for either model."""
+        return run_inside(loaded, self.evidence, self.inputs, self.callable_guesses(), self.fresh)
 
     def inside_is_random(self, callable_: Callable) -> bool:
         """Whether the plain model differs from itself there, on another load."""
-        again = {c.label: states for c, states in self._inside(self.load())}
-        label = callable_.label
-        return bool(inside_difference(again[label], self.inside[label], callable_, self.evidence))
+        one, other = (found[callable_.label] for found in (self._inside_again, self.inside))
+        if isinstance(one, Failure) or isinstance(other, Failure):
+            return type(one) is not type(other)
+        return bool(inside_difference(one, other, callable_, self.evidence))
 
     def gradients(self, mode: Mode) -> dict[str, Rounds]:
         """By function that can be called."""

@@ -31,7 +31,7 @@ from graphfreeze.runtime.verifying.gradients import (
 )
 from graphfreeze.runtime.verifying.graph_loader import poisoned_tensors, run_graph
 from graphfreeze.runtime.verifying.inputs import Guess
-from graphfreeze.runtime.verifying.inside import State, frozen_difference_inside, inside_difference, run_inside
+from graphfreeze.runtime.verifying.inside import Runs, frozen_difference_inside, inside_difference
 from graphfreeze.runtime.verifying.models import Loaded
 from graphfreeze.runtime.verifying.optimizers import Make, make_optimizers
 from graphfreeze.runtime.verifying.plain import Plain
@@ -182,25 +182,24 @@ class Run:
         writers = [c for c in self.evidence.callables if c.writes]
         if self.unloadable or isinstance(self._loaded, Failure) or not writers:
             return
-        loaded, guesses = Loaded(self.task.rewritten, plain=False), self.plain.callable_guesses()
+        expected, actual = self.plain.inside, self.plain.run_inside(Loaded(self.task.rewritten, plain=False))
         for callable_ in writers:
             label = callable_.label
-            if label not in guesses:
+            if label not in expected:
                 yield Finding(INSIDE, label, "not run", "it cannot be called")
-                continue
-            try:
-                actual = run_inside(loaded, callable_, self.evidence, self.plain.inputs, guesses[label])
-            except Exception as error:
-                yield Finding(INSIDE, label, "failed", f"the rewritten model raises {words_of(error)}")
-                continue
-            yield self._inside(callable_, actual)
+            else:
+                yield self._inside(callable_, actual[label], expected[label])
 
-    def _inside(self, callable_: Callable_, actual: tuple[State, ...]) -> Finding:
+    def _inside(self, callable_: Callable_, actual: Runs | Failure, expected: Runs | Failure) -> Finding:
         label = callable_.label
+        if isinstance(expected, Failure):
+            return Finding(INSIDE, label, "not run", f"the plain model raises {expected.why}")
+        if isinstance(actual, Failure):
+            return Finding(INSIDE, label, "failed", f"the rewritten model raises {actual.why}")
         words = frozen_difference_inside(actual, callable_, self.evidence)
         if words:
             return Finding(INSIDE, label, "failed", words)
-        words = inside_difference(actual, self.plain.inside[label], callable_, self.evidence)
+        words = inside_difference(actual, expected, callable_, self.evidence)
         if words and callable_.apart:
             return Finding(INSIDE, label, "not run", callable_.apart)
         if words and self.plain.inside_is_random(callable_):
