@@ -6,11 +6,12 @@ The passes read it off a rewritten model, and whatever runs the model puts value
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from graphfreeze.graph.examples import Features
 from graphfreeze.savedmodel import NodePath
 from graphfreeze.selection import Region, complement
 
@@ -95,6 +96,8 @@ class Callable:
     """How often it uses the value of each variable, by path."""
     writes: tuple[tuple[NodePath, NodePath], ...]
     """(place in the plain model, place in the rewritten one) of each variable that it changes."""
+    examples: tuple[Features | None, ...] = ()
+    """For each tensor that it takes, the features of the ``tf.Example`` protos that it holds; None for other ones."""
     still: frozenset[NodePath] = frozenset()
     """Places in the plain model of slots that serve only variables that are frozen whole: they must not move."""
     apart: str = ""
@@ -129,3 +132,5 @@ class Evidence:
     """Digests of what was rewritten."""
     words: tuple[str, ...]
     """Strings that the model's own tables and text files hold."""
+    examples: dict[str, Features] = field(default_factory=dict)
+    """By input tensor of a signature, in the main graph: the features of the ``tf.Example`` protos that it holds."""

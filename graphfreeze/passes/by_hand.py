@@ -44,11 +44,10 @@ def hold_by_hand(plain: Draft, meta: MetaGraphDef, evidence: Evidence) -> tuple[
     by_function: dict[str, list[Body]] = defaultdict(list)
     for body in trace.bodies.values():
         by_function[body.key.function].append(body)
-    shared = {name for name, bodies in by_function.items() if not _alike(bodies, held)}
+    writes = {name: _writes(bodies, held) for name, bodies in by_function.items()}
+    shared = {name for name, found in writes.items() if found is None}
     for function in meta.graph_def.library.function:
-        name = function.signature.name
-        if name in by_function and name not in shared:
-            _hold(Scope(function), by_function[name][0].writes, trace, held)
+        _hold(Scope(function), writes.get(function.signature.name) or [], trace, held)
     if not shared:
         return evidence, True
     functions = {e.label: e.function for e in entries(meta)}
@@ -57,9 +56,17 @@ def hold_by_hand(plain: Draft, meta: MetaGraphDef, evidence: Evidence) -> tuple[
     return replace(evidence, callables=callables), True
 
 
-def _alike(bodies: list[Body], held: _Held) -> bool:
-    """Whether a function writes the same frozen elements for all its callers."""
-    return len({tuple((w.node, w.index, held.get(w.variable)) for w in b.writes) for b in bodies}) == 1
+def _writes(bodies: list[Body], held: _Held) -> list[Write] | None:
+    """All writes of a function for all its callers; None where the same one is held for some and not for others.
+
+    A body that is reached through the main graph may know fewer of its variables.
+    """
+    found: dict[tuple[str, int], Write] = {}
+    for write in (w for body in bodies for w in body.writes):
+        known = found.setdefault((write.node, write.index), write)
+        if held.get(known.variable) != held.get(write.variable):
+            return None
+    return list(found.values())
 
 
 def _hold(scope: Scope, writes: list[Write], trace: Trace, held: _Held) -> None:

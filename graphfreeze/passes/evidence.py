@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from graphfreeze.errors import UnsupportedModelError, VerificationError
 from graphfreeze.graph.entries import entries, uses_by_variable, written_variables
+from graphfreeze.graph.examples import Examples, Features
 from graphfreeze.graph.ranges import integer_bounds
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
@@ -129,6 +130,7 @@ class _Gatherer:
             problems=tuple(self.problems),
             saved_again=self.marks.saved_again,
             sources=tuple(str(h.info["source"]) for h in self.marks.holders),
+            examples=dict(self._fed()),
             words=_words(self.source.meta, self.source.draft.model.directory / "assets"),
         )
 
@@ -188,6 +190,7 @@ class _Gatherer:
 
     def _callables(self) -> Iterator[Callable]:
         bounds = integer_bounds(self.source.meta, self.source.trace)
+        examples = Examples(self.source.meta)
         held = {e.label: e for e in entries(self.held.meta, {CHILD})}
         masked = masks_gradients(self.held.meta, self.held.trace, {e.function for e in held.values()})
         frozen = {v: Frozen(t.frozen.variable, t.fact, {}, None).region for v, t in self.told.items()}
@@ -213,11 +216,20 @@ class _Gatherer:
                 source_place=entry.place,
                 is_signature=entry.is_signature,
                 bounds=bounds.get(entry.function, ()),
+                examples=examples.of_function(entry.function, len(bounds.get(entry.function, ()))),
                 uses={self.source.trace.variables[v].path: n for v, n in uses.items()},
                 writes=tuple((self.source.place(v), p) for v, w in pairs if w is not None for p in self._places(v, w)),
                 still=frozenset(self.source.place(self.source.trace.variables[v]) for v in still),
                 apart=MASKED if other.function in masked else "",
             )
+
+    def _fed(self) -> Iterator[tuple[str, Features]]:
+        examples = Examples(self.source.meta)
+        for signature in self.source.meta.signature_def.values():
+            for info in signature.inputs.values():
+                features = examples.of_tensor(info.name)
+                if features is not None:
+                    yield info.name, features
 
     def _places(self, variable: Variable, like: Variable) -> Iterator[tuple[str, ...]]:
         """Where a variable of the source lies now, with the storages of its parts."""

@@ -93,7 +93,8 @@ def _edges(name: str, old: FunctionDef, new: FunctionDef, handles: list[str]) ->
 
     for node in old.node_def:
         changed = nodes[node.name]
-        if changed.op != node.op:
+        if changed.op != node.op or node.op == "Shape":
+            # A value has the same shape before and after a merge.
             continue
         for i, (was, now) in enumerate(zip(_data(node), _data(changed), strict=False)):
             if was != now and same_producer(was):

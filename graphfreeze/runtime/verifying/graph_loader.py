@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from graphfreeze.lowering.holding import Evidence
 from graphfreeze.runtime.verifying.forward import Failure, Outputs, Result, words_of
-from graphfreeze.runtime.verifying.inputs import ROUNDS
+from graphfreeze.runtime.verifying.inputs import ROUNDS, make_example
 from graphfreeze.savedmodel import (
     DTYPE_NAMES,
     OBJECT_GRAPH_KEY,
@@ -60,28 +60,29 @@ class GraphRun:
     """Key -> how what the saver of the graph wrote differs from what is stored."""
 
 
-def run_graph(
-    path: Path, tags: tuple[str, ...], words: tuple[str, ...], folder: Path | None = None
-) -> GraphRun | Failure:
+def run_graph(path: Path, evidence: Evidence, folder: Path | None = None, *, hasty: bool = False) -> GraphRun | Failure:
     """Loads with the TF1 loader, saves to ``folder`` where one is given, and runs every signature.
 
+    ``hasty`` runs none where what was saved is wrong already.
     Returns a ``Failure`` where the loader cannot restore the model.
     """
     import tensorflow as tf
 
     metas = read_saved_model(path).proto.meta_graphs
-    meta = next(m for m in metas if tuple(m.meta_info_def.tags) == tags)
+    meta = next(m for m in metas if tuple(m.meta_info_def.tags) == evidence.tags)
     # As a session is by default, whatever this process has set for eager functions.
     config = tf.compat.v1.ConfigProto()
     with tf.Graph().as_default() as graph, tf.compat.v1.Session(graph=graph, config=config) as session:
         try:
-            _load(session, tags, path)
+            _load(session, evidence.tags, path)
         except Exception as error:
             return Failure(words_of(error))
         # First, for signatures may write.
         differences = {} if folder is None else _saved_again(session, meta, path, folder)
+        if hasty and differences:
+            return GraphRun({}, differences)
         outputs = {
-            name: [_run(session, meta.signature_def[name], number, words) for number in range(ROUNDS)]
+            name: [_run(session, meta.signature_def[name], number, evidence) for number in range(ROUNDS)]
             for name in sorted(meta.signature_def)
             if not name.startswith("__")
         }
@@ -116,21 +117,25 @@ def _saved_again(session: Any, meta: MetaGraphDef, path: Path, folder: Path) -> 
     return found | {key: words for key in both if (words := array_difference(actual[key], expected[key]))}
 
 
-def _run(session: Any, signature: Message, number: int, words: tuple[str, ...]) -> Result:
+def _run(session: Any, signature: Message, number: int, evidence: Evidence) -> Result:
     fetched = {key: info.name for key, info in sorted(signature.outputs.items())}
     try:
-        given = dict(_feed(signature, number, words))
+        given = dict(_feed(signature, number, evidence))
         return {key: np.asarray(value) for key, value in session.run(fetched, given).items()}
     except Exception as error:
         return Failure(words_of(error))
 
 
-def _feed(signature: Message, number: int, words: tuple[str, ...]) -> Iterator[tuple[str, Any]]:
+def _feed(signature: Message, number: int, evidence: Evidence) -> Iterator[tuple[str, Any]]:
     generator = np.random.default_rng(number)
-    known = np.array([*(w.encode() for w in words), b"no word of the model", b""], dtype=object)
+    known = np.array([*(w.encode() for w in evidence.words), b"no word of the model", b""], dtype=object)
     for _, info in sorted(signature.inputs.items()):
         shape = [d.size if d.size >= 0 else 2 for d in info.tensor_shape.dim]
-        if info.dtype == _STRING:
+        if info.name in evidence.examples:
+            features = evidence.examples[info.name]
+            made = [make_example(features, generator, list(known)) for _ in range(int(np.prod(shape)))]
+            yield info.name, np.array(made, dtype=object).reshape(shape)
+        elif info.dtype == _STRING:
             yield info.name, generator.choice(known, shape)
         elif DTYPE_NAMES[info.dtype].startswith(("float", "bfloat", "complex", "half")):
             yield info.name, generator.standard_normal(shape).astype(numpy_dtype(info.dtype))

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import InputOutputError, UsageError
+from graphfreeze.graph.examples import Features
 from graphfreeze.lowering.holding import Callable, Holding
 
 ROUNDS = 3
@@ -119,17 +120,19 @@ class Inputs:
 
         leaves = iter(list(_leaves(function, callable_)))
         generator = np.random.default_rng([self.seed, number])
+        parsed = iter(_examples(function, callable_))
         rows = self._rows(function, callable_, guess)
 
         def build(spec: Any) -> Any:
             if not isinstance(spec, tf.TypeSpec):
                 return spec
             name, _, bounds = next(leaves)
+            features = next(parsed, None)
             given = self._given(name, callable_)
             if given is not None:
                 return _fitted(given, spec, name, callable_)
             maker = _Maker(self, generator, number, guess, rows)
-            return maker.make(spec, bounds)
+            return maker.make(spec, bounds) if features is None else maker.examples(spec, features)
 
         args, kwargs = function.structured_input_signature
         made = tf.nest.map_structure(build, (args, dict(sorted(kwargs.items()))))
@@ -189,6 +192,15 @@ class _Maker:
         shape = _shape(spec)
         sizes = [2] if shape is None else self._sizes(shape)
         return tf.constant(self._values(sizes, spec.dtype, bounds[0] if bounds else None), spec.dtype)
+
+    def examples(self, spec: Any, features: Features) -> Any:
+        """Serialized protos with these features."""
+        import tensorflow as tf
+
+        shape = _shape(spec)
+        sizes = [2] if shape is None else self._sizes(shape)
+        made = [make_example(features, self.generator, self.inputs.words) for _ in range(int(np.prod(sizes)))]
+        return tf.constant(np.array(made, dtype=object).reshape(sizes), tf.string)
 
     def _sparse(self, spec: Any, bounds: tuple[int | None, ...]) -> Any:
         import tensorflow as tf
@@ -257,6 +269,43 @@ def _leaves(function: Any, callable_: Callable) -> Iterator[tuple[str, Any, tupl
             bounds = callable_.bounds[position : position + count]
             yield name or getattr(spec, "name", None) or f"argument {position}", spec, bounds
             position += count
+
+
+def _examples(function: Any, callable_: Callable) -> Iterator[Features | None]:
+    """For each of ``_leaves``, the features that are parsed out of it."""
+    import tensorflow as tf
+
+    position = 0
+    for _, spec, _ in _leaves(function, callable_):
+        yield callable_.examples[position] if position < len(callable_.examples) else None
+        position += len(tf.nest.flatten(spec, expand_composites=True))
+
+
+def make_example(features: Features, generator: np.random.Generator, words: Sequence[bytes]) -> bytes:
+    """One serialized ``tf.Example``: as many values as each feature needs, one or two where it may have any number."""
+    import tensorflow as tf
+
+    made: dict[str, Any] = {}
+    for feature in features:
+        count = int(generator.integers(1, 3)) if feature.shape is None else _count(feature.shape)
+        made[feature.name.decode()] = _feature(feature.dtype, count, generator, words)
+    proto = tf.train.Example(features=tf.train.Features(feature=made))
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _count(shape: tuple[int, ...]) -> int:
+    return int(np.prod([2 if d < 0 else d for d in shape]))
+
+
+def _feature(dtype: str, count: int, generator: np.random.Generator, words: Sequence[bytes]) -> Any:
+    import tensorflow as tf
+
+    if dtype == "string":
+        value = [words[int(i)] for i in generator.integers(0, len(words), count)]
+        return tf.train.Feature(bytes_list=tf.train.BytesList(value=value))
+    if dtype == "int64":
+        return tf.train.Feature(int64_list=tf.train.Int64List(value=generator.integers(0, _FEW, count)))
+    return tf.train.Feature(float_list=tf.train.FloatList(value=generator.standard_normal(count)))
 
 
 def _keys(kwargs: Mapping[str, Any]) -> Iterator[str | None]:

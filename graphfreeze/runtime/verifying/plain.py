@@ -133,7 +133,7 @@ class Plain:
             target = folder / "plain"
             put = poisoned_tensors(self.evidence, self.disk_values, plain=True)
             write_shadow(read_saved_model(self.task.plain), target, put=put)
-            self._graph = run_graph(target, self.evidence.tags, self.evidence.words)
+            self._graph = run_graph(target, self.evidence)
         return self._graph
 
     @cached_property

@@ -164,6 +164,6 @@ def test_a_model_that_trains_itself(tmp_path):
     from tests.helpers.judging import Judge
 
     judge = Judge(MODELS / "train_ops", tmp_path, freeze="**[:1]")
-    findings = list(judge.run().guards())
+    findings = list(judge.run().inside())
     assert {f.where for f in findings} >= {"train[0]", "train_rows[0]", "signature train"}
     assert {f.status for f in findings} == {"ok"}
