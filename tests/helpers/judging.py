@@ -29,7 +29,7 @@ class Judge:
     def __init__(self, source: Path, folder: Path, *, steps: int = 2, optimizer: str = "adamw", **options: Any) -> None:
         self.source, self.folder, self.steps, self.optimizer = source, folder, steps, optimizer
         self.out = folder / "out"
-        graphfreeze.rewrite(source, self.out, allow_empty=True, **options)
+        self.plan = graphfreeze.rewrite(source, self.out, allow_empty=True, **options)
         # What is written to run both stays, for the plain model may be part of it.
         self.task = self._task(self.out, folder / "pair")
         self.plain = Plain(self.task)

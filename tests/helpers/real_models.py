@@ -71,20 +71,26 @@ def check_model(path: Path, case: str, folder: Path, *, objects: bool = True) ->
 
 
 def verified_differences(path: Path, folder: Path) -> list[Any]:
-    """What ``verify`` finds wrong with the model once the case that it has is rewritten; few steps, in this process."""
+    """What is wrong with the model once the case that it has is rewritten: by ``verify``, then when it is trained.
+
+    Few steps, in this process; the model is trained, saved, finalized and compared (see ``chain``).
+    """
     from graphfreeze.passes.pair import prepare_pair
     from graphfreeze.runtime.verifying.run import Run
     from graphfreeze.runtime.verifying.task import Task
     from graphfreeze.savedmodel import open_draft
+    from tests.helpers.chain import chain_differences
 
     view = graphfreeze.inspect(path)
     chosen = selectors(view, "slice") or selectors(view, "whole") or selectors(view, "written")
-    graphfreeze.rewrite(path, folder / "out", freeze=chosen, allow_empty=True)
+    plan = graphfreeze.rewrite(path, folder / "out", freeze=chosen, allow_empty=True)
     pair = prepare_pair(open_draft(path), open_draft(folder / "out"), folder / "pair")
     (evidence,) = pair.evidence
-    findings = Run(Task(pair.plain, pair.rewritten, evidence, steps=2)).all().findings
+    run = Run(Task(pair.plain, pair.rewritten, evidence, steps=2))
+    findings = run.all().findings
     assert any(f.status == "ok" for f in findings), "nothing was compared"
-    return [f for f in findings if f.status == "failed"]
+    found: list[Any] = [f for f in findings if f.status == "failed"]
+    return found if run.unloadable else found + chain_differences(run, plan, path, folder / "out", folder)
 
 
 @cache

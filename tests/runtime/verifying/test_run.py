@@ -160,7 +160,7 @@ def test_a_freeze_that_a_python_optimizer_gets_past_is_found(tmp_path):
 
 @pytest.mark.tf
 def test_a_model_that_trains_itself(tmp_path):
-    """No function of it may move a frozen element."""
+    """No function of it may move a frozen element, and the rest moves as it should."""
     from tests.helpers.judging import Judge
 
     judge = Judge(MODELS / "train_ops", tmp_path, freeze="**[:1]")
