@@ -3,13 +3,15 @@
 A function that writes a frozen variable moves all of it in the plain model, so that nothing after that write can be
 compared with the rewritten model. In a copy of the plain model, every such write is followed by one select from the
 value before it, under a constant mask of the whole variable: no merges, no storages, no choice of guards, and slots are
-left to themselves.
+left to themselves. Where a norm is computed from gradients, their frozen elements are zero.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from dataclasses import replace
+
+import numpy as np
 
 from graphfreeze.graph.attrs import bool_attr, type_attr
 from graphfreeze.graph.entries import entries, reached_bodies
@@ -18,9 +20,10 @@ from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Body, Trace, Write
-from graphfreeze.lowering.emitter import Emitter, control_inputs
+from graphfreeze.lowering.emitter import BOOL, Emitter, control_inputs
 from graphfreeze.lowering.holding import Evidence
 from graphfreeze.savedmodel import DTYPE_NUMBERS, Draft
+from graphfreeze.savedmodel.dtypes import NUMPY_DTYPES
 from graphfreeze.savedmodel.protos import MetaGraphDef
 from graphfreeze.selection import Region
 
@@ -47,7 +50,11 @@ def hold_by_hand(plain: Draft, meta: MetaGraphDef, evidence: Evidence) -> tuple[
     writes = {name: _writes(bodies, held) for name, bodies in by_function.items()}
     shared = {name for name, found in writes.items() if found is None}
     for function in meta.graph_def.library.function:
-        _hold(Scope(function), writes.get(function.signature.name) or [], trace, held)
+        name = function.signature.name
+        scope, names = Scope(function), FreshNames([*(n.name for n in function.node_def), *Scope(function).arguments])
+        for body in by_function[name][:1] if name in by_function and name not in shared else ():
+            _mask_sources(scope, names, body, held)
+        _hold(scope, names, writes.get(name) or [], trace, held)
     if not shared:
         return evidence, True
     functions = {e.label: e.function for e in entries(meta)}
@@ -69,8 +76,25 @@ def _writes(bodies: list[Body], held: _Held) -> list[Write] | None:
     return list(found.values())
 
 
-def _hold(scope: Scope, writes: list[Write], trace: Trace, held: _Held) -> None:
-    names = FreshNames([*scope.nodes, *scope.arguments])
+def _mask_sources(scope: Scope, names: FreshNames, body: Body, held: _Held) -> None:
+    """Zeros at frozen elements of every gradient that a norm is computed from, again under a constant mask."""
+    for source in body.sources:
+        if source.variable not in held:
+            continue
+        emit = Emitter(scope, names, producer(source.tensor))
+        flags = emit.const(held[source.variable].to_mask())
+        if source.ids is not None:
+            flags = emit.gather(flags, source.ids[0], BOOL, source.ids[1])
+        zero = emit.const(np.zeros((), NUMPY_DTYPES[source.dtype]))
+        masked = emit.select(flags, zero, source.tensor, source.dtype)
+        for use in source.uses:
+            if use.result is not None:
+                scope.proto.ret[use.result] = masked
+            else:
+                scope.nodes[use.node].input[use.index] = masked
+
+
+def _hold(scope: Scope, names: FreshNames, writes: list[Write], trace: Trace, held: _Held) -> None:
     for write in writes:
         if write.variable in held:
             _put_back(scope, names, write, trace, held[write.variable])

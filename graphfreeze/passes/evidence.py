@@ -25,7 +25,7 @@ from graphfreeze.graph.variables import Variable, is_float
 from graphfreeze.lowering.facts import Fact, read_fact
 from graphfreeze.lowering.holding import SLOT, Callable, Evidence, Holding, Other, Problem, StoredRegion
 from graphfreeze.passes.found import Frozen, Marks
-from graphfreeze.passes.inside import MASKED, masks_gradients, still_slots
+from graphfreeze.passes.inside import still_slots
 from graphfreeze.passes.marks import read_marks
 from graphfreeze.passes.variables import CHILD
 from graphfreeze.savedmodel import DT_STRING, Draft, NodePath, children, node_paths, slot_variables, variable_keys
@@ -192,7 +192,6 @@ class _Gatherer:
         bounds = integer_bounds(self.source.meta, self.source.trace)
         examples = Examples(self.source.meta)
         held = {e.label: e for e in entries(self.held.meta, {CHILD})}
-        masked = masks_gradients(self.held.meta, self.held.trace, {e.function for e in held.values()})
         frozen = {v: Frozen(t.frozen.variable, t.fact, {}, None).region for v, t in self.told.items()}
         seen: set[tuple[str, str]] = set()
         for entry in entries(self.source.meta):
@@ -220,7 +219,6 @@ class _Gatherer:
                 uses={self.source.trace.variables[v].path: n for v, n in uses.items()},
                 writes=tuple((self.source.place(v), p) for v, w in pairs if w is not None for p in self._places(v, w)),
                 still=frozenset(self.source.place(self.source.trace.variables[v]) for v in still),
-                apart=MASKED if other.function in masked else "",
             )
 
     def _fed(self) -> Iterator[tuple[str, Features]]:

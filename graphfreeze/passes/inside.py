@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
-
-from graphfreeze.graph.attrs import FACT, REPLACES
 from graphfreeze.graph.entries import reached_bodies
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.slots import slot_writes
@@ -12,8 +9,6 @@ from graphfreeze.graph.uses import Body, Trace
 from graphfreeze.planning.guards import Guard, guard_of
 from graphfreeze.savedmodel.protos import MetaGraphDef
 from graphfreeze.selection import Region
-
-MASKED = "it computes a norm over gradients, of which frozen elements are no part here, so it was not compared"
 
 
 def still_slots(meta: MetaGraphDef, trace: Trace, function: str, frozen: dict[int, Region]) -> set[int]:
@@ -37,13 +32,3 @@ def _silent(scope: Scope, body: Body, trace: Trace, frozen: dict[int, Region]) -
         w for w in body.writes if w.variable in frozen and guard_of(frozen[w.variable], w.op, w.index) is Guard.NOTHING
     ]
     return {w.node for w in (*silent, *slot_writes(scope, body, trace.variables, silent))}
-
-
-def masks_gradients(meta: MetaGraphDef, trace: Trace, functions: Collection[str]) -> set[str]:
-    """Which of these functions of a rewritten model hold something that replaces no read: a mask on a gradient."""
-    masked = {
-        f.signature.name
-        for f in meta.graph_def.library.function
-        if any(REPLACES in n.attr and FACT not in n.attr for n in f.node_def)
-    }
-    return {f for f in functions if masked and any(b.key.function in masked for b in reached_bodies(trace, f))}
