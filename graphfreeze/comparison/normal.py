@@ -51,6 +51,7 @@ class Normaliser:
         data = tuple(rename(text) for text in node.input if not text.startswith("^"))
         control = tuple(sorted(text for text in node.input if text.startswith("^")))
         callees: list[str] = []
+        node = _without_lost_outputs(node)
         attributes = {key: self._attribute(key, node.attr[key], callees) for key in sorted(node.attr)}
         return NormalNode(node.op, data + control, node.device, attributes, tuple(callees))
 
@@ -140,6 +141,16 @@ def opened(node: NodeDef) -> NodeDef:
         return node
     node = _copy(node)
     node.attr["value"].tensor.string_val[0] = graph.SerializeToString(deterministic=True)
+    return node
+
+
+def _without_lost_outputs(node: NodeDef) -> NodeDef:
+    """A loop without shapes of outputs that it has not: TensorFlow adds some for a gradient, and keeps their shapes."""
+    outputs = len(node.attr["T"].list.type) if node.op in ("While", "StatelessWhile") else 0
+    if not outputs or "_output_shapes" not in node.attr:
+        return node
+    node = _copy(node)
+    del node.attr["_output_shapes"].list.shape[outputs:]
     return node
 
 
