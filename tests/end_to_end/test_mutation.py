@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import MODELS, OBJECT_MODELS
 
 FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
-SAMPLE = 20 if FULL else 6
+SAMPLE = 6
 
 ROWS_OF_ALL = {"freeze": "**[:1]"}
 CASES = {
