@@ -6,10 +6,16 @@ import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
+from graphfreeze.graph.refs import attr_of
 from graphfreeze.savedmodel import DT_RESOURCE, DT_STRING
 from graphfreeze.savedmodel.protos import FunctionDef, Message, NodeDef, TrackableObjectGraph
 
 _COUNTED_ARGUMENT = re.compile(r"unknown(_\d+)?|.*_\d+___redundant_placeholder\d+")
+_OUTPUT_TYPES = {
+    **dict.fromkeys(("While", "StatelessWhile"), "T"),
+    **dict.fromkeys(("If", "StatelessIf", "Case", "StatelessCase"), "Tout"),
+}
+"""Attribute that lists the outputs of a loop or branch."""
 _COUNT = re.compile(r"(_\d+)+\Z")
 _ADDRESS = re.compile(rb"0x[0-9a-f]+|(_load(_\d+)+)+")
 _NUMBERED_NAME = re.compile(rb"\A(input_)?\d+\Z")
@@ -145,8 +151,8 @@ def opened(node: NodeDef) -> NodeDef:
 
 
 def _without_lost_outputs(node: NodeDef) -> NodeDef:
-    """A loop without shapes of outputs that it has not: TensorFlow adds some for a gradient, and keeps their shapes."""
-    outputs = len(node.attr["T"].list.type) if node.op in ("While", "StatelessWhile") else 0
+    """A loop or branch without shapes of outputs that it has not: TensorFlow adds some for a gradient."""
+    outputs = len(attr_of(node, _OUTPUT_TYPES[node.op]).list.type) if node.op in _OUTPUT_TYPES else 0
     if not outputs or "_output_shapes" not in node.attr:
         return node
     node = _copy(node)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from graphfreeze.graph.attrs import CHANGED, FACT, REPLACES, bytes_attr, shape_proto, type_attr
 from graphfreeze.graph.names import FreshNames
-from graphfreeze.graph.ops import Access
+from graphfreeze.graph.ops import READS, Access
 from graphfreeze.graph.refs import attr_of, is_control
 from graphfreeze.graph.scope import Scope, Use
 from graphfreeze.graph.uses import Body, Read
@@ -43,11 +43,22 @@ def rewire_reads(
             continue
         storages = {role: arguments.storages[read.variable, role] for role in merge.roles}
         context = _context(merge, scope, names, node, node.input[0], storages)
+        first = len(scope.node_list)
         for raw, uses, merged in _merged(context, scope, read, node):
             replace_uses(scope, uses, raw, merged)
             mark_merge(context, merged, raw)
             moved[_tensor_name(raw)] = _tensor_name(merged)
+        if any(True for _ in rewriter.work.trace.writes(read.variable)):
+            _let_writes_wait(scope, node, scope.node_list[first:])
     return moved
+
+
+def _let_writes_wait(scope: Scope, node: NodeDef, added: Sequence[NodeDef]) -> None:
+    """Whoever waits for a read, such as a later write, waits for the reads that stand for it now."""
+    reads = [f"^{n.name}" for n in added if n.op in READS and n.input[0] == node.input[0]]
+    for other in scope.node_list if reads else ():
+        if f"^{node.name}" in other.input:
+            other.input.extend(reads)
 
 
 def _context(

@@ -100,6 +100,8 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
     _repoint(scope, {scope.canonical(k): v for k, v in raw.items()})
     kept = [n for n in scope.node_list if n.name not in gone]
     for node in kept:
+        # Writes wait for our reads as for the one that was there before.
+        node.input[:] = [t for t in node.input if not (is_control(t) and producer(t) in gone - set(ours))]
         for text in node.input:
             if producer(text) in gone or (producer(text) in ours and not is_control(text)):
                 raise _still_used(scope, f"Node '{node.name}' ({node.op})", text)

@@ -84,3 +84,16 @@ def test_statistics_are_held_by_guards_alone():
         "average": "mask",
     }
     assert not done.after.put.keys() - {"_CHECKPOINTABLE_OBJECT_GRAPH"}
+
+
+def test_writes_wait_for_the_lookups_that_stand_for_a_read():
+    """Else a step may look up what it has just written: the lookup of the source is not the one that counts."""
+    for name in ("train_keras", "train_tf_keras", "train_loop"):
+        nodes = body(rewritten(name, "table[:5]"))
+        reads = [n for n in nodes.values() if n.op == "ResourceGather" and ADDED in n.attr]
+        handle = next(n.input[0] for n in nodes.values() if n.name == "Gather")
+        ours = [n.name for n in reads if n.input[0] == handle and n.name.startswith("Gather/")]
+        assert ours
+        waiting = [n for n in nodes.values() if "^Gather" in n.input]
+        assert waiting
+        assert all(f"^{read}" in n.input for n in waiting for read in ours)
