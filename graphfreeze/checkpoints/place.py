@@ -5,12 +5,11 @@ A node is the model where child names lead from it to the model's variables, as 
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping, Sequence
 
 from graphfreeze.checkpoints.graph import CheckpointGraph
 from graphfreeze.errors import NoMatchError, UsageError
-from graphfreeze.savedmodel import children, node_at, object_paths
+from graphfreeze.savedmodel import children, match_children, node_at, object_paths
 from graphfreeze.savedmodel.protos import Message
 
 _MOST_LISTED = 4
@@ -37,14 +36,14 @@ def find_model(
         if number is None:
             known = ", ".join(f"'{c.local_name}'" for c in graph.nodes[0].children)
             raise NoMatchError(f"The checkpoint has no object at '{at}'. At its root are: {known}")
-        return _matched(model, graph, number)
+        return match_children(model, graph, number)
     names = set(children(model, 0))
     best: list[dict[int, int]] = []
     worth = 0
     for number, node in enumerate(graph.nodes):
         if not names & {c.local_name for c in node.children}:
             continue
-        found = _matched(model, graph, number)
+        found = match_children(model, graph, number)
         hits = sum(_fits(checkpoint, found.get(n), shape) for n, shape in variables.items())
         if hits and hits >= worth:
             best, worth = [*(best if hits == worth else []), found], hits
@@ -52,19 +51,6 @@ def find_model(
     if len(places) > 1:
         raise _twice(graph, list(places.values()))
     return best[0] if best else {}
-
-
-def _matched(model: Message, graph: Message, root: int) -> dict[int, int]:
-    matched = {0: root}
-    queue = deque([0])
-    while queue:
-        number = queue.popleft()
-        others = children(graph, matched[number])
-        for child in model.nodes[number].children:
-            if child.local_name in others and child.node_id not in matched:
-                matched[child.node_id] = others[child.local_name]
-                queue.append(child.node_id)
-    return matched
 
 
 def _fits(checkpoint: CheckpointGraph, node: int | None, shape: tuple[int, ...]) -> bool:

@@ -20,12 +20,13 @@ def differing_pieces(a: Array, b: Array) -> Iterator[tuple[NDArray[np.int64], Ar
     x, y = a.reshape(-1), b.reshape(-1)
     for start in range(0, x.size, _PIECE):
         left, right = x[start : start + _PIECE], y[start : start + _PIECE]
-        places = np.flatnonzero(left != right if a.dtype == np.dtype(object) else _bits_differ(left, right))
+        places = np.flatnonzero(left != right if a.dtype == np.dtype(object) else bits_differ(left, right))
         if places.size:
             yield places.astype(np.int64) + start, left[places], right[places]
 
 
-def _bits_differ(a: Array, b: Array) -> Array:
+def bits_differ(a: Array, b: Array) -> Array:
+    """Where two vectors of one dtype differ in their bytes."""
     raw = [np.ascontiguousarray(v).view(np.uint8).reshape(v.size, v.itemsize) for v in (a, b)]
     differs: Array = (raw[0] != raw[1]).any(axis=1)
     return differs

@@ -155,20 +155,26 @@ def match_nodes(saved_graph: Message, trackable_graph: Message) -> dict[int, int
     check_graph(trackable_graph, "object graph in the checkpoint")
     if not saved_graph.nodes or not trackable_graph.nodes:
         return {}
-    matched = {0: 0}
-    queue = deque([0])
-    while queue:
-        number = queue.popleft()
-        others = children(trackable_graph, matched[number])
-        for child in saved_graph.nodes[number].children:
-            if child.local_name in others and child.node_id not in matched:
-                matched[child.node_id] = others[child.local_name]
-                queue.append(child.node_id)
+    matched = match_children(saved_graph, trackable_graph, 0)
     by_place = {(s.optimizer, s.slot_name, s.variable): s.slot for s in slot_variables(trackable_graph)}
     for slot in slot_variables(saved_graph):
         place = (matched.get(slot.optimizer, -1), slot.slot_name, matched.get(slot.variable, -1))
         if place in by_place:
             matched.setdefault(slot.slot, by_place[place])
+    return matched
+
+
+def match_children(graph: Message, other: Message, root: int) -> dict[int, int]:
+    """Node id -> node id in another graph whose node ``root`` stands for the root, by child names alone."""
+    matched = {0: root}
+    queue = deque([0])
+    while queue:
+        number = queue.popleft()
+        others = children(other, matched[number])
+        for child in graph.nodes[number].children:
+            if child.local_name in others and child.node_id not in matched:
+                matched[child.node_id] = others[child.local_name]
+                queue.append(child.node_id)
     return matched
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from graphfreeze.savedmodel.bits import bits_differ
 from graphfreeze.savedmodel.bundle import Array
 
 
@@ -25,9 +26,7 @@ def differing(actual: Array, expected: Array) -> Array:
     """Where two arrays of one shape and dtype differ in their bits, NaN excepted."""
     if actual.dtype.kind in "OSU":
         return np.asarray(actual != expected)
-    shape = (*actual.shape, actual.dtype.itemsize)
-    one, other = (np.ascontiguousarray(x).reshape(-1).view(np.uint8).reshape(shape) for x in (actual, expected))
-    differs = np.asarray((one != other).any(axis=-1))
+    differs = bits_differ(actual.reshape(-1), expected.reshape(-1)).reshape(actual.shape)
     if actual.dtype.kind in "fcV":  # V: bfloat16 and other types of ml_dtypes
         differs &= ~(np.isnan(actual) & np.isnan(expected))
     return differs
