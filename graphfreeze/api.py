@@ -7,10 +7,7 @@ which TensorFlow runs already.
 
 from __future__ import annotations
 
-import shutil
-import tempfile
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from os import PathLike
@@ -20,9 +17,7 @@ from typing import TYPE_CHECKING, Any, Unpack
 from graphfreeze.errors import NoMatchError, UsageError, VerificationError
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.passes.execute import execute_plan
-from graphfreeze.passes.finalize import Finalized, TakenOff, is_rewritten, keep_linked, take_off
-from graphfreeze.passes.frozen_view import show_freeze
-from graphfreeze.passes.refreeze import held_again, matching, plan_again
+from graphfreeze.passes.presence import is_rewritten
 from graphfreeze.planning import Options, Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, given_plan, plan_task
 from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
@@ -31,6 +26,7 @@ from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
 if TYPE_CHECKING:
     from graphfreeze.checkpoints import Converted, Direction, Frozen
     from graphfreeze.comparison import Difference
+    from graphfreeze.passes.finalize import Finalized, TakenOff
     from graphfreeze.runtime.verifying.results import Verified
 
 PathIn = str | PathLike[str]
@@ -51,6 +47,7 @@ def inspect(model: PathIn, *, tags: Iterable[str] | None = None, deep: bool = Fa
         UsageError: no meta graph has these tags.
         UnsupportedModelError: a newer version rewrote the model, or its marks are damaged.
     """
+    from graphfreeze.passes.frozen_view import show_freeze
     from graphfreeze.planning.training import asked, with_training
     from graphfreeze.runtime.gradients import ops_without_gradient
 
@@ -129,7 +126,7 @@ def rewrite(
             beside = bool(freeze or train or add or any(options.values()))
             made = replace(given_plan(plan, beside), command="rewrite")
         execute_plan(draft, made, traces)
-        made = replace(made, warnings=made.warnings + keep_linked(draft, weights))
+        made = replace(made, warnings=made.warnings + draft.keep_linked(weights))
         draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return made
 
@@ -159,6 +156,9 @@ def finalize(
         UnsupportedModelError: a newer version wrote the marks, or they are damaged.
         InputOutputError: as for ``rewrite``.
     """
+    from graphfreeze.passes.finalize import Finalized, take_off
+    from graphfreeze.passes.refreeze import matching, plan_again
+
     draft = open_draft(Path(model))
     check_target(draft.model, Path(out), overwrite=overwrite)
     if not is_rewritten(draft):
@@ -176,7 +176,7 @@ def finalize(
         again = plan_again(draft, traces, kept, off.enabled)
         execute_plan(draft, again, traces)
         warnings += again.warnings
-    warnings += keep_linked(draft, weights)
+    warnings += draft.keep_linked(weights)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return Finalized(tuple(v.name for v in lifted), warnings, str(out))
 
@@ -212,6 +212,8 @@ def verify(
         UnsupportedModelError: the marks of the freeze are damaged.
         InputOutputError: a file is missing or damaged.
     """
+    from tempfile import TemporaryDirectory
+
     from graphfreeze.passes.pair import prepare_pair
     from graphfreeze.runtime.verifying.inputs import read_samples
     from graphfreeze.runtime.verifying.process import run_afresh
@@ -222,7 +224,7 @@ def verify(
         raise UsageError(f"A training run needs at least 1 step, found {steps}")
     samples = read_samples(inputs)
     before, after = open_draft(Path(source)), open_draft(Path(rewritten))
-    with tempfile.TemporaryDirectory(prefix="graphfreeze-") as folder:
+    with TemporaryDirectory(prefix="graphfreeze-") as folder:
         pair = prepare_pair(before, after, Path(folder))
         tasks = [
             Task(pair.plain, pair.rewritten, e, steps, optimizer, seed, samples, pair.old_keras) for e in pair.evidence
@@ -265,12 +267,16 @@ def freeze(
         UnsupportedModelError: as for ``rewrite``, or a Keras input is optional.
         NoMatchError, NothingToTrainError, InputOutputError: as for ``rewrite``.
     """
+    import shutil
+    import weakref
+    from tempfile import mkdtemp
+
     from graphfreeze.runtime.exported import load_frozen
     from graphfreeze.runtime.objects import export
 
     if options.get("tags") is not None:
         raise UsageError("tags= select a meta graph of a SavedModel on disk; an object in memory has only one")
-    scratch = Path(tempfile.mkdtemp(prefix="graphfreeze-"))
+    scratch = Path(mkdtemp(prefix="graphfreeze-"))
     assets = scratch / "frozen" / "assets"
     kept = False
     try:
@@ -373,25 +379,31 @@ def checkpoint(
     )
 
 
-def _plain(draft: Draft) -> TakenOff:
+def _plain(draft: Draft) -> TakenOff | None:
     """Takes off a freeze that the model carries: a second rewrite replaces or extends it, on the plain model."""
-    return take_off(draft) if is_rewritten(draft) else TakenOff()
+    if not is_rewritten(draft):
+        return None
+    from graphfreeze.passes.finalize import take_off
+
+    return take_off(draft)
 
 
 def _plan(
     command: str,
     draft: Draft,
     traces: Traces,
-    off: TakenOff,
+    off: TakenOff | None,
     freeze: Selectors,
     train: Selectors,
     add: bool,
     options: PlanOptions,
 ) -> Plan:
-    task = plan_task(command, freeze, train, held=off.held if add else {}, **options)
+    held = off.held if add and off is not None else {}
+    task = plan_task(command, freeze, train, held=held, **options)
     plan = plan_model(draft, task, traces)
-    if not add or not off.frozen:
+    if not add or off is None or not off.frozen:
         return plan
-    return held_again(
-        draft, traces, off, plan, as_before=task.options == replace(Options(), allow_empty=task.options.allow_empty)
-    )
+    from graphfreeze.passes.refreeze import held_again
+
+    as_before = task.options == replace(Options(), allow_empty=task.options.allow_empty)
+    return held_again(draft, traces, off, plan, as_before=as_before)

@@ -41,7 +41,7 @@ def test_options_are_keyword_only_and_everything_is_annotated(name):
     assert [p.name for p in positional] == POSITIONAL.get(name, ["model", "out"][: len(positional)])
     # Their home imports them for type checkers only.
     late = {"Direction": checkpoints.Direction, "Frozen": checkpoints.Frozen}
-    late |= {kind: getattr(graphfreeze, kind) for kind in ("Converted", "Difference", "Verified")}
+    late |= {kind: getattr(graphfreeze, kind) for kind in ("Converted", "Difference", "Finalized", "Verified")}
     hints = typing.get_type_hints(getattr(graphfreeze, name), localns=late, include_extras=True)
     assert set(hints) >= {*signature.parameters, "return"}
 

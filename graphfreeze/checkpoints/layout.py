@@ -13,7 +13,8 @@ from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable
 from graphfreeze.passes.found import Frozen, Marks
-from graphfreeze.passes.marks import has_marks, read_marks
+from graphfreeze.passes.marks import read_marks
+from graphfreeze.passes.presence import has_marks
 from graphfreeze.passes.undo_objects import undo_objects
 from graphfreeze.savedmodel import Array, Draft, object_paths
 from graphfreeze.savedmodel.protos import Message, MetaGraphDef

@@ -10,7 +10,8 @@ from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable
 from graphfreeze.passes.found import Frozen
-from graphfreeze.passes.marks import has_marks, read_marks
+from graphfreeze.passes.marks import read_marks
+from graphfreeze.passes.presence import has_marks
 from graphfreeze.planning.views import stored_value
 from graphfreeze.savedmodel import Array, Draft
 from graphfreeze.savedmodel.protos import MetaGraphDef

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 
 from graphfreeze.comparison.difference import Change
 from graphfreeze.graph.scope import Scope
@@ -59,7 +60,7 @@ def _rows(scope: Scope, node: Message) -> list[tuple[str, str, str]]:
     return [(n, s, str(t)) for n, s, t in zip(names, slices, types, strict=True)]
 
 
-def _filled(values: list[bytes], count: int) -> list[str]:
+def _filled(values: Sequence[bytes], count: int) -> list[str]:
     """A tensor whose last elements are equal may be written without them."""
     texts = [v.decode("utf-8", "replace") for v in values] or [""]
     return [*texts, *texts[-1:] * (count - len(texts))][:count]

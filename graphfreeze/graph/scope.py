@@ -44,27 +44,30 @@ class Scope:
         return {node.name: node for node in self.node_list}
 
     @cached_property
-    def _uses(self) -> dict[str, list[Use]]:
-        uses: dict[str, list[Use]] = defaultdict(list)
+    def _uses(self) -> dict[str, list[tuple[str, int, str | None]]]:
+        # The fields of a Use: few of them are ever asked for.
+        uses: dict[str, list[tuple[str, int, str | None]]] = defaultdict(list)
         for node in self.node_list:
+            name = node.name
             for index, text in enumerate(node.input):
                 if not is_control(text):
-                    uses[self.canonical(text)].append(Use(node.name, index))
+                    uses[self.canonical(text)].append((name, index, None))
         if self.in_function:
             for result, text in self.proto.ret.items():
-                uses[self.canonical(text)].append(Use("", result=result))
+                uses[self.canonical(text)].append(("", -1, result))
         return uses
 
     def canonical(self, text: str) -> str:
         """One text per edge, however it was written."""
         # Nearly all edges are written that way already, and a trace asks this for every one of them.
-        if text.count(":") == (2 if self.in_function else 0):
+        colons = text.count(":")
+        if not colons or (colons == 2 and self.in_function):
             return text
         return parse_ref(text, in_function=self.in_function).text
 
     def uses(self, ref: str) -> tuple[Use, ...]:
         """Who used the tensor when this scope was made."""
-        return tuple(self._uses.get(self.canonical(ref), ()))
+        return tuple(Use(*fields) for fields in self._uses.get(self.canonical(ref), ()))
 
     def ref(self, node: str, op: str, index: int = 0) -> str:
         """The edge that comes from output ``index`` of a node."""
@@ -128,6 +131,7 @@ class Scope:
     def in_data_order(self) -> Iterator[NodeDef]:
         """The nodes after the nodes that feed them, so that forwarded handles are known in time."""
         done: set[str] = set()
+        known = self.nodes
         for first in self.node_list:
             stack = [first.name]
             while stack:
@@ -137,12 +141,12 @@ class Scope:
                     continue
                 waiting = [
                     p
-                    for text in self.data_inputs(self.nodes[name])
-                    if (p := text.split(":")[0]) in self.nodes and p not in done and p not in stack
+                    for text in known[name].input
+                    if (p := text.partition(":")[0]) not in done and p in known and p not in stack
                 ]
                 if waiting:
                     stack.extend(waiting)
                     continue
                 stack.pop()
                 done.add(name)
-                yield self.nodes[name]
+                yield known[name]

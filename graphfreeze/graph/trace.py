@@ -17,8 +17,6 @@ from dataclasses import replace
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.access import read_access
-from graphfreeze.graph.gradient_ways import Ways
-from graphfreeze.graph.gradients import find_gradients
 from graphfreeze.graph.ops import CALLS, FORWARDS, READS, Access, CallKind, CallOp, Use, use_of
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import MAIN, Scope
@@ -69,7 +67,12 @@ class _Tracer:
         main = self._main()
         # What the main graph of a TF2 model hands over is data.
         bodies = [*self.bodies.values(), *([] if is_tf2(self.meta) else [main])]
-        find_gradients(Ways(self.variables, bodies, self.scope, self.functions))
+        if any(body.writes for body in bodies):
+            # Few models train inside, and what looks for gradients takes its time to import.
+            from graphfreeze.graph.gradient_ways import Ways
+            from graphfreeze.graph.gradients import find_gradients
+
+            find_gradients(Ways(self.variables, bodies, self.scope, self.functions))
         return Trace(self.variables, self.bodies, roots, main, is_tf2(self.meta))
 
     def _main(self) -> Body:

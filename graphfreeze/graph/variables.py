@@ -8,6 +8,7 @@ key of the checkpoint and as an argument of functions. Node names are not identi
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -141,10 +142,12 @@ def _fold_copies(graph: Any, found: list[Variable], in_signatures: dict[int, str
             same = (variable.name, variable.dtype, variable.shape)
             own = [c for c in copies if (c.name, c.dtype, c.shape) == same]
         copies = [c for c in copies if c not in own]
-        handles = variable.handles + tuple(h for c in own for h in c.handles)
-        joined.append(replace(variable, handles=handles, copies=tuple(c.node_id or 0 for c in own)))
+        if own:
+            handles = variable.handles + tuple(h for c in own for h in c.handles)
+            variable = replace(variable, handles=handles, copies=tuple(c.node_id or 0 for c in own))
+        joined.append(variable)
     joined.extend(copies)
-    return tuple(replace(v, index=i) for i, v in enumerate(joined))
+    return tuple(v if v.index == i else replace(v, index=i) for i, v in enumerate(joined))
 
 
 def _stored_shape(draft: Draft, key: str | None, proto: Any) -> tuple[int, ...] | None:
@@ -253,10 +256,10 @@ def restored_key(scope: Scope, ref: str) -> str | None:
     return names[index].decode() if index < len(names) else None
 
 
-def string_constant(scope: Scope, ref: str) -> list[bytes]:
+def string_constant(scope: Scope, ref: str) -> Sequence[bytes]:
     """The values of a string Const; a single value may stand for a whole filled tensor."""
     node = scope.nodes.get(ref.split(":")[0])
-    return list(node.attr["value"].tensor.string_val) if node is not None and node.op == "Const" else []
+    return node.attr["value"].tensor.string_val if node is not None and node.op == "Const" else []
 
 
 def _handles_by_signature(meta: MetaGraphDef, scope: Scope) -> dict[int, str]:

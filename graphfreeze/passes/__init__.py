@@ -64,10 +64,10 @@ def run_pipeline(work: Work) -> None:
     chosen = [(row.name, row.objects if work.trace.is_tf2 else row.graph) for row in PIPELINE]
     passes = [(name, run) for name, run in chosen if run is not None]
     for name, run in passes:
-        # What a pass leaves as it was is looked into once, and all of it again at the end.
+        # What a pass leaves as it was is looked into once; whether all calls fit, again at the end.
         invariants.remember()
         run(work)
-        broken = invariants.first_broken(whole=name == passes[-1][0])
+        broken = invariants.first_broken(last=name == passes[-1][0])
         if broken is not None:
             rule, place = broken
             raise InternalError(

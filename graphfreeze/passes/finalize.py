@@ -24,7 +24,8 @@ from graphfreeze.lowering.facts import Fact
 from graphfreeze.passes.check import Invariants
 from graphfreeze.passes.found import Frozen, Marks
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
-from graphfreeze.passes.marks import has_marks, is_ours, read_marks
+from graphfreeze.passes.marks import is_ours, read_marks
+from graphfreeze.passes.presence import has_marks
 from graphfreeze.passes.prune import remove_unreachable
 from graphfreeze.passes.saved_graph import update_saved_graph
 from graphfreeze.passes.tf1_undo import undo_graph
@@ -38,7 +39,6 @@ from graphfreeze.passes.undo_saver import undo_saver
 from graphfreeze.savedmodel import (
     Draft,
     StoredTensor,
-    Weights,
     object_paths,
     recompute_keys,
     unused_bytes,
@@ -87,11 +87,6 @@ class TakenOff:
         return {v.path: v.region for v in self.frozen}
 
 
-def is_rewritten(draft: Draft) -> bool:
-    """Whether a model carries a freeze."""
-    return any(has_marks(meta) for meta in draft.model.proto.meta_graphs)
-
-
 def take_off(draft: Draft) -> TakenOff:
     """Takes the whole freeze off.
 
@@ -106,7 +101,7 @@ def take_off(draft: Draft) -> TakenOff:
             continue
         invariants = Invariants(meta)
         off = off.and_also((_take_off if is_tf2(meta) else _take_off_graph)(draft, meta, gone))
-        if (broken := invariants.first_broken(whole=True)) is not None:
+        if (broken := invariants.first_broken(last=True)) is not None:
             rule, place = broken
             raise InternalError(
                 f"finalize broke the rule '{rule}': {place}. This is a bug in graphfreeze; please report it"
@@ -117,15 +112,6 @@ def take_off(draft: Draft) -> TakenOff:
     if draft.model.bundle is not None and unused_bytes(draft.model.bundle, draft.drop | set(draft.put)) > 0:
         draft.repack = True
     return off
-
-
-def keep_linked(draft: Draft, weights: Weights) -> tuple[str, ...]:
-    """With linked weights nothing can be taken out of the shards: keeps them as they are, and says so."""
-    if weights != "link" or not draft.repack:
-        return ()
-    draft.repack = False
-    note = "the linked weights still hold the bytes of tensors that were taken out; no reader sees them"
-    return (f"{note}. Use --weights copy to write the weights without them",)
 
 
 def _take_off_graph(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:

@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from graphfreeze.graph.trace import Traces
 from graphfreeze.passes.found import Frozen, Marks
-from graphfreeze.passes.marks import has_marks, read_marks
+from graphfreeze.passes.marks import read_marks
+from graphfreeze.passes.presence import has_marks
 from graphfreeze.planning import Plan
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
 from graphfreeze.planning.records import FreezeRecord

@@ -134,13 +134,7 @@ class Rewriter:
 
     def _place(self) -> None:
         """Puts every changed function behind the one that it came from; the old ones go where nothing needs them."""
-        if not self.variants:
-            return
-        library = self.work.meta.graph_def.library
-        ordered: list[FunctionDef] = []
-        for function in library.function:
-            ordered.append(function)
-            ordered.extend(self.variants.get(function.signature.name, ()))
-        copies = [f.SerializeToString() for f in ordered]
-        del library.function[:]
-        library.function.extend(FunctionDef.FromString(c) for c in copies)
+        functions = self.work.meta.graph_def.library.function
+        for index in reversed(range(len(functions))):
+            for variant in reversed(self.variants.get(functions[index].signature.name, ())):
+                functions.insert(index + 1, variant)

@@ -23,9 +23,8 @@ from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Body, Trace
 from graphfreeze.lowering.facts import check_format, read_fact
 from graphfreeze.passes.found import Frozen, Holder, Marks
-from graphfreeze.passes.info import INFO, INFO_FUNCTION
-from graphfreeze.passes.tf1_marks import read_graph_marks, read_infos
-from graphfreeze.passes.variables import CHILD
+from graphfreeze.passes.presence import info_functions
+from graphfreeze.passes.tf1_marks import read_graph_marks
 from graphfreeze.savedmodel import Draft, children, slot_variables
 from graphfreeze.savedmodel.protos import FunctionDef, MetaGraphDef
 
@@ -35,13 +34,6 @@ _OURS = re.compile(r".*/graphfreeze/(trainable|frozen|mask)(_\d+)*")
 def is_ours(name: str) -> bool:
     """Whether a variable or handle has a name that a rewrite gives, perhaps counted on."""
     return _OURS.fullmatch(name) is not None
-
-
-def has_marks(meta: MetaGraphDef) -> bool:
-    """Whether a meta graph carries a freeze, or what is left of one."""
-    if any(True for _ in _info_functions(meta)) or any(True for _ in read_infos(meta)):
-        return True
-    return any(FACT in node.attr for f in meta.graph_def.library.function for node in f.node_def)
 
 
 def in_function(function: FunctionDef) -> bool:
@@ -56,20 +48,6 @@ def read_marks(draft: Draft, meta: MetaGraphDef, trace: Trace) -> Marks:
         UnsupportedModelError: a newer version wrote it, it cannot be read, or a storage is missing.
     """
     return _Reader(draft, meta, trace).read() if trace.is_tf2 else read_graph_marks(meta, trace)
-
-
-def _info_functions(meta: MetaGraphDef) -> Iterator[tuple[int, int, str]]:
-    """(object, its child ``graphfreeze``, the concrete function ``info`` of that)."""
-    graph = meta.object_graph_def
-    stem = INFO_FUNCTION.rsplit("_", 1)[0]
-    for parent, node in enumerate(graph.nodes):
-        for child in node.children:
-            if child.local_name != CHILD:
-                continue
-            info = children(graph, child.node_id).get(INFO)
-            names = [] if info is None else graph.nodes[info].function.concrete_functions
-            # A user may have something else of that name.
-            yield from ((parent, child.node_id, name) for name in names if name.startswith(stem))
 
 
 def _read_info(functions: dict[str, FunctionDef], name: str) -> dict[str, Any]:
@@ -102,7 +80,7 @@ class _Reader:
         self.draft, self.trace = draft, trace
         self.graph = meta.object_graph_def
         self.functions = {f.signature.name: f for f in meta.graph_def.library.function}
-        self.holders = tuple(Holder(p, n, _read_info(self.functions, f), f) for p, n, f in _info_functions(meta))
+        self.holders = tuple(Holder(p, n, _read_info(self.functions, f), f) for p, n, f in info_functions(meta))
         self.by_node = {v.node_id: v.index for v in trace.variables if v.node_id is not None}
         self.found: dict[int, Frozen] = {}
 

@@ -11,8 +11,8 @@ from graphfreeze.lowering.holding import Evidence
 from graphfreeze.passes.by_hand import hold_by_hand
 from graphfreeze.passes.counterpart import compare_values, meta_like
 from graphfreeze.passes.evidence import gather_evidence
-from graphfreeze.passes.finalize import is_rewritten, take_off
-from graphfreeze.passes.marks import has_marks
+from graphfreeze.passes.finalize import take_off
+from graphfreeze.passes.presence import has_marks, is_rewritten
 from graphfreeze.savedmodel import Draft, digest, open_draft, slot_variables, write_shadow
 from graphfreeze.savedmodel.protos import MetaGraphDef
 

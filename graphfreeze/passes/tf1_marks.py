@@ -16,12 +16,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import ADDED, attr_bytes, tensor_value
+from graphfreeze.graph.attrs import tensor_value
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Trace
-from graphfreeze.graph.variables import is_tf2
 from graphfreeze.lowering.facts import check_format, read_fact
 from graphfreeze.passes.found import Frozen, Marks
+from graphfreeze.passes.presence import info_nodes
 from graphfreeze.passes.tf1_info import INFO_NODE
 from graphfreeze.savedmodel.protos import MetaGraphDef
 
@@ -46,9 +46,7 @@ def read_infos(meta: MetaGraphDef) -> Iterator[Info]:
     Raises:
         UnsupportedModelError: a newer version wrote it, or it cannot be read.
     """
-    for node in () if is_tf2(meta) else meta.graph_def.node:
-        if node.op != "Const" or attr_bytes(node, ADDED) != b"info":
-            continue
+    for node in info_nodes(meta):
         match = _INFO.fullmatch(node.name)
         try:
             data = json.loads(node.attr["value"].tensor.string_val[0])

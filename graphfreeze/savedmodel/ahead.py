@@ -7,7 +7,6 @@ target and are renamed into place when the model is written; if it never is, the
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -26,7 +25,7 @@ class ShardCopies:
     def __init__(self, source: Bundle, target: Path) -> None:
         goal = Path(os.path.realpath(target))
         self._source = source
-        self._folder = goal.with_name(f".{goal.name}.graphfreeze-{secrets.token_hex(4)}-weights")
+        self._folder = goal.with_name(f".{goal.name}.graphfreeze-{os.urandom(4).hex()}-weights")
         self._stopped = Event()
         self._copied = 0
         self._told = 0

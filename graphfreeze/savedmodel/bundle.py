@@ -30,6 +30,7 @@ Array = np.ndarray[Any, Any]
 _MOST_SHARDS = 99_999  # what the five digits of a shard's name can count
 _MOST_AXES = 64  # numpy's limit; TensorFlow's own is higher, its kernels' far lower
 _MAP_FROM = 1 << 20  # smaller tensors are quicker to read than to map
+_WINDOW = 1 << 22  # of a large tensor, mapped at once
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,14 +143,12 @@ class Bundle:
         return stored.view(dtype).reshape(shape)
 
     def _checksum(self, entry: Message, stored: Array) -> int:
-        """Of a mapped tensor the file is read instead: pages of a map that were touched count as memory."""
+        """A mapped tensor is mapped once more, a window at a time: pages of a map that were touched count as memory."""
         if not isinstance(stored, np.memmap):
             return mask(extend(0, stored))
-        crc, left = 0, entry.size
-        with self.shard_path(entry.shard_id).open("rb", buffering=0) as shard:
-            shard.seek(entry.offset)
-            while left and (piece := shard.read(min(left, 1 << 20))):
-                crc, left = extend(crc, piece), left - len(piece)
+        crc, path, end = 0, self.shard_path(entry.shard_id), entry.offset + entry.size
+        for start in range(entry.offset, end, _WINDOW):
+            crc = extend(crc, np.memmap(path, np.uint8, "r", start, (min(_WINDOW, end - start),)))
         return mask(crc)
 
     def _assemble(self, entry: Message, key: str, check: bool) -> Array:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -77,7 +76,7 @@ def write_checkpoint(
 
 @contextmanager
 def _staging(target: Path) -> Iterator[Path]:
-    staging = target.with_name(f".{target.name}.graphfreeze-{secrets.token_hex(4)}")
+    staging = target.with_name(f".{target.name}.graphfreeze-{os.urandom(4).hex()}")
     with reported("create", target):
         target.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir()

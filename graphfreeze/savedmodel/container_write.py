@@ -7,7 +7,6 @@ is written last: the rest of a killed run is never taken for a model. The source
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -97,7 +96,7 @@ def serialize(proto: Message) -> bytes:
 @contextmanager
 def _staging(goal: Path) -> Iterator[Path]:
     """A new hidden folder beside the target, gone afterwards unless it was renamed away."""
-    staging = goal.with_name(f".{goal.name}.graphfreeze-{secrets.token_hex(4)}")
+    staging = goal.with_name(f".{goal.name}.graphfreeze-{os.urandom(4).hex()}")
     with reported("create", goal):
         goal.parent.mkdir(parents=True, exist_ok=True)
         staging.mkdir()

@@ -75,6 +75,14 @@ class Draft:
                 self._copies.close()
                 self._copies = None
 
+    def keep_linked(self, weights: Weights) -> tuple[str, ...]:
+        """With linked weights nothing can be taken out of the shards: keeps them as they are, and says so."""
+        if weights != "link" or not self.repack:
+            return ()
+        self.repack = False
+        note = "the linked weights still hold the bytes of tensors that were taken out; no reader sees them"
+        return (f"{note}. Use --weights copy to write the weights without them",)
+
     def write(
         self, target: Path, *, weights: Weights = "copy", overwrite: bool = False, progress: Progress | None = None
     ) -> None:

@@ -66,15 +66,20 @@ def check_graph(graph: Message, what: str = "object graph") -> None:
     """Raises when a child or slot names a node that is not there."""
     count = len(graph.nodes)
     for number, node in enumerate(graph.nodes):
-        named = [(f"child '{child.local_name}'", child.node_id) for child in node.children]
+        for child in node.children:
+            if not 0 <= child.node_id < count:
+                raise _no_node(what, f"child '{child.local_name}'", number, child.node_id, count)
         for slot in node.slot_variables:
-            named.append((f"variable of slot '{slot.slot_name}'", slot.original_variable_node_id))
-            named.append((f"slot '{slot.slot_name}'", slot.slot_variable_node_id))
-        for name, target in named:
-            if not 0 <= target < count:
-                raise InputOutputError(
-                    f"the {what} is damaged: the {name} of node {number} is node {target}, but there are {count} nodes"
-                )
+            if not 0 <= (target := slot.original_variable_node_id) < count:
+                raise _no_node(what, f"variable of slot '{slot.slot_name}'", number, target, count)
+            if not 0 <= (target := slot.slot_variable_node_id) < count:
+                raise _no_node(what, f"slot '{slot.slot_name}'", number, target, count)
+
+
+def _no_node(what: str, name: str, number: int, target: int, count: int) -> InputOutputError:
+    return InputOutputError(
+        f"the {what} is damaged: the {name} of node {number} is node {target}, but there are {count} nodes"
+    )
 
 
 def node_paths(graph: Message) -> dict[int, NodePath]:
