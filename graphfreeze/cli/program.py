@@ -6,7 +6,7 @@ import gc
 import os
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Annotated, Any, TypeAlias
 
@@ -63,17 +63,9 @@ class Command(TyperCommand):
         return [piece.strip("{}") for piece in super().collect_usage_pieces(ctx)]
 
 
-app = typer.Typer(
-    cls=Commands,
-    help=HELP,
-    epilog=EPILOG,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
-)
+Row = tuple[str, Callable[..., None]]
 
-COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
+COMMANDS: tuple[Row, ...] = (
     ("inspect", inspect.command),
     ("plan", plan.command),
     ("rewrite", rewrite.command),
@@ -83,9 +75,6 @@ COMMANDS: tuple[tuple[str, Callable[..., None]], ...] = (
     ("checkpoint", checkpoint.command),
 )
 """In the order of ``--help``, which is the order in which they are used."""
-
-for _name, _command in COMMANDS:
-    app.command(_name, cls=Command)(_command)
 
 
 def run() -> None:
@@ -114,7 +103,9 @@ def main() -> None:
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     # As an exception, so that what is half written is removed; without a word, as a killed program ends.
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
-    app(prog_name=PROGRAM)
+    # Typer makes the options of all commands before it looks at the words; of one, where it is named, is enough.
+    named = [row for row in COMMANDS if row[0] in sys.argv[1:2]]
+    program(named or COMMANDS)(prog_name=PROGRAM)
 
 
 def _print_version(value: bool) -> None:
@@ -130,8 +121,27 @@ Version: TypeAlias = Annotated[
 ]
 
 
-@app.callback(invoke_without_command=True)
-def _program(ctx: typer.Context, version: Version = False) -> None:
+def _callback(ctx: typer.Context, version: Version = False) -> None:
     if ctx.invoked_subcommand is None:
         typer.echo(ctx.get_help(), err=True)
         raise typer.Exit(2)
+
+
+def program(commands: Sequence[Row]) -> typer.Typer:
+    """The program with these commands."""
+    made = typer.Typer(
+        cls=Commands,
+        help=HELP,
+        epilog=EPILOG,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    made.callback(invoke_without_command=True)(_callback)
+    for name, command in commands:
+        made.command(name, cls=Command)(command)
+    return made
+
+
+app = program(COMMANDS)
