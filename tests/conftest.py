@@ -2,7 +2,7 @@
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -10,9 +10,23 @@ import pytest
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 os.environ.setdefault("CUDA_VISIBLE_DEVICES", "-1")
 
-MODELS = Path(__file__).resolve().parents[1] / "fixtures" / "models"
+ROOT = Path(__file__).resolve().parents[1]
+MODELS = ROOT / "fixtures" / "models"
 OBJECT_MODELS = sorted(path.name for path in MODELS.iterdir() if not path.name.startswith("tf1_"))
 """Fixtures with an object graph, which TensorFlow 2 wrote; those without are named for TF1."""
+
+
+@pytest.fixture(autouse=True)
+def no_litter() -> Iterator[None]:
+    """Fails a test that leaves files in the project, as a TF1 saver does that is given no name ('model.index')."""
+    before = _lying_about()
+    yield
+    assert _lying_about() == before, "a test may only write below tmp_path"
+
+
+def _lying_about() -> set[str]:
+    """What lies in the project's own folder, but caches of tools."""
+    return {path.name for path in ROOT.iterdir() if not path.name.startswith((".", "__"))}
 
 
 @pytest.fixture
