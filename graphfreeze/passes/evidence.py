@@ -27,6 +27,7 @@ from graphfreeze.lowering.holding import SLOT, Callable, Evidence, Holding, Othe
 from graphfreeze.passes.found import Frozen, Marks
 from graphfreeze.passes.inside import still_slots
 from graphfreeze.passes.marks import read_marks
+from graphfreeze.passes.unmasked import Traced, unmasked_gradients
 from graphfreeze.passes.variables import CHILD
 from graphfreeze.savedmodel import DT_STRING, Draft, NodePath, children, node_paths, slot_variables, variable_keys
 from graphfreeze.savedmodel.protos import Message, MetaGraphDef
@@ -120,6 +121,7 @@ class _Gatherer:
         self._check_info(trains)
         self._check_lists(trains)
         self._check_keys()
+        self._check_norms()
         return Evidence(
             tags=tuple(self.held.meta.meta_info_def.tags),
             holdings=tuple(self._holding(t) for t in self.told.values()),
@@ -313,6 +315,13 @@ class _Gatherer:
                 self.problems.append(
                     Problem("keys", key, "the source's checkpoint has this key, the rewritten one not")
                 )
+
+    def _check_norms(self) -> None:
+        """Norms of gradients, where functions train."""
+        held = {e.label: e.function for e in entries(self.held.meta, {CHILD})}
+        pairs = {(e.function, held[e.label]) for e in entries(self.source.meta) if e.label in held}
+        source, after = (Traced(side.meta, side.trace) for side in (self.source, self.held))
+        self.problems += unmasked_gradients(source, after, self.told, sorted(pairs))
 
     def _name(self, node: int) -> str:
         nodes = self.held.meta.object_graph_def.nodes

@@ -8,6 +8,8 @@ import numpy as np
 import pytest
 
 import graphfreeze
+from graphfreeze.passes.pair import prepare_pair
+from graphfreeze.savedmodel import open_draft
 from tests.end_to_end.test_finalize import effective_values
 from tests.passes.test_finalize import contents
 
@@ -299,6 +301,12 @@ def masked(gradients, masks):
     return found
 
 
+def problems(plain, rewritten, folder):
+    """What the messages alone say against a rewritten model."""
+    (evidence,) = prepare_pair(open_draft(plain), open_draft(rewritten), folder).evidence
+    return evidence.problems
+
+
 def built(step, masks=None):
     module, recipe = make(step)
     module.frozen = lambda weights: masks or [np.zeros(v.shape, bool) for v in weights]
@@ -321,6 +329,7 @@ def test_frozen_elements_take_no_part_in_norms(step, tmp_path, monkeypatch):
     plain = built(step)
     tf.saved_model.save(plain, "plain")
     plan = graphfreeze.rewrite("plain", "out", freeze=tuple(chosen.values()))
+    assert problems("plain", "out", tmp_path / "pair") == ()
     held = tf.saved_model.load("out")
     masks = masks_of(plain.weights, chosen, large_mask)
     oracle = built(step, masks)
@@ -352,6 +361,7 @@ def test_frozen_elements_take_no_part_in_norms(step, tmp_path, monkeypatch):
     if step in RESAVED:
         values = effective_values(held, plan)
         save(held, tmp_path / "trained", signatures=False)
+        assert problems("plain", "trained", tmp_path / "again pair") == ()
         expected = save_again(tmp_path / "plain", tmp_path / "expected", signatures=False, change=assign_all(values))
         graphfreeze.finalize("trained", "trained plain")
         assert_same_model(tmp_path / "trained plain", expected)

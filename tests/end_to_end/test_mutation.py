@@ -13,7 +13,7 @@ import pytest
 from tests.conftest import MODELS, OBJECT_MODELS
 
 FULL = os.environ.get("GRAPHFREEZE_FULL") == "1"
-SAMPLE = 6
+SAMPLE = 20
 
 ROWS_OF_ALL = {"freeze": "**[:1]"}
 CASES = {
@@ -38,16 +38,8 @@ DENSE = "other reads make the gradient dense, where rows of zeros change nothing
 REDUNDANT = "the number is not used, or no id can tell the difference"
 NO_GRADIENT = "TensorFlow has no gradient through dataset functions, rewritten or not"
 ITS_OWN_GRADIENT = "a frozen row's value in the gradient of that same row, which is put back"
-SQUARED = "the gradient times itself: the other factor is masked, and zero times what is left is zero"
-NOT_FINITE = "it shows only where the gradient of a frozen element is inf or NaN, which no input made by verify gives"
-_CLIPS = ("", "_1", "_2")
 _MULS = ("Mul", "Mul_2", "Mul_4", "Mul_6")
 EQUIVALENT = {
-    "train_accumulated": {
-        **{("edge", f"cond_true cond/clip_by_norm{n}/mul input {i}"): SQUARED for n in _CLIPS for i in (0, 1)},
-        **{("edge", f"cond_true cond/clip_by_norm{n}/mul_1 input 0"): ITS_OWN_GRADIENT for n in _CLIPS},
-    },
-    "train_clipped": {("edge", "__inference_train IsFinite_4 input 0"): NOT_FINITE},
     "train_ops": {("edge", f"__inference_train_rows gradient_tape/{op} input 0"): ITS_OWN_GRADIENT for op in _MULS},
     "train_ops_more": {
         ("edge", f"__inference_train_rows gradient_tape/{op} input 0"): ITS_OWN_GRADIENT for op in _MULS[:3]
