@@ -329,7 +329,7 @@ def test_frozen_elements_take_no_part_in_norms(step, tmp_path, monkeypatch):
     plain = built(step)
     tf.saved_model.save(plain, "plain")
     plan = graphfreeze.rewrite("plain", "out", freeze=tuple(chosen.values()))
-    assert problems("plain", "out", tmp_path / "pair") == ()
+    assert problems(tmp_path / "plain", tmp_path / "out", tmp_path / "pair") == ()
     held = tf.saved_model.load("out")
     masks = masks_of(plain.weights, chosen, large_mask)
     oracle = built(step, masks)
@@ -361,7 +361,7 @@ def test_frozen_elements_take_no_part_in_norms(step, tmp_path, monkeypatch):
     if step in RESAVED:
         values = effective_values(held, plan)
         save(held, tmp_path / "trained", signatures=False)
-        assert problems("plain", "trained", tmp_path / "again pair") == ()
+        assert problems(tmp_path / "plain", tmp_path / "trained", tmp_path / "again pair") == ()
         expected = save_again(tmp_path / "plain", tmp_path / "expected", signatures=False, change=assign_all(values))
         graphfreeze.finalize("trained", "trained plain")
         assert_same_model(tmp_path / "trained plain", expected)
