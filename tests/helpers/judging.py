@@ -20,6 +20,7 @@ from graphfreeze.runtime.verifying.task import Task
 from graphfreeze.savedmodel import open_draft
 from tests.helpers.mutation import Mutant, write_mutant
 
+_GRADIENTS = ("stop", "outputs of a loop")
 _SAVER = ("restore", "save", "RestoreV2", "SaveV2", "saver's call")
 
 
@@ -49,13 +50,21 @@ class Judge:
         except GraphfreezeError as error:
             return type(error).__name__
         plain = self.plain if _alike(task, self.plain.task) else Plain(task)
-        failure = Run(task, plain).first_failure([GRAPH] if mutant.kind in _SAVER else [])
+        failure = Run(task, plain).first_failure(_likely(mutant))
         return None if failure is None else failure.check
 
     def _task(self, path: Path, folder: Path) -> Task:
         pair = prepare_pair(open_draft(self.source), open_draft(path), folder)
         (evidence,) = pair.evidence
         return Task(pair.plain, pair.rewritten, evidence, self.steps, self.optimizer, old_keras=pair.old_keras)
+
+
+def _likely(mutant: Mutant) -> list[str]:
+    """The check that should notice it, which runs first."""
+    in_main_graph = mutant.place.startswith(" ")
+    if in_main_graph or mutant.kind in _SAVER:
+        return [GRAPH]
+    return ["gradients (eager)"] if mutant.kind in _GRADIENTS else []
 
 
 def _alike(one: Task, other: Task) -> bool:
