@@ -38,8 +38,19 @@ DENSE = "other reads make the gradient dense, where rows of zeros change nothing
 REDUNDANT = "the number is not used, or no id can tell the difference"
 NO_GRADIENT = "TensorFlow has no gradient through dataset functions, rewritten or not"
 ITS_OWN_GRADIENT = "a frozen row's value in the gradient of that same row, which is put back"
+MASKED_AGAIN = "a finite number for a zero: only whether it is finite is asked, and the branch masks it again"
 _MULS = ("Mul", "Mul_2", "Mul_4", "Mul_6")
 EQUIVALENT = {
+    "train_clipped": {
+        ("geometry", f"__inference_train gradient_tape/{node} [0]"): MASKED_AGAIN
+        for node in (
+            "Gather/Reshape/graphfreeze/Const",
+            "MatMul/MatMul_1/graphfreeze/Const",
+            "MatMul/MatMul_1/graphfreeze/Const_5",
+            "while/Identity_4/graphfreeze/Const",
+            "add_2/Reshape/graphfreeze/Const",
+        )
+    },
     "train_ops": {("edge", f"__inference_train_rows gradient_tape/{op} input 0"): ITS_OWN_GRADIENT for op in _MULS},
     "train_ops_more": {
         ("edge", f"__inference_train_rows gradient_tape/{op} input 0"): ITS_OWN_GRADIENT for op in _MULS[:3]

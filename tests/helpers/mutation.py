@@ -12,7 +12,7 @@ import json
 import os
 import shutil
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,11 +20,14 @@ import numpy as np
 
 from graphfreeze.graph.attrs import ADDED, ORIGIN, tensor_attr, tensor_value
 from graphfreeze.graph.ops import CALLS
-from graphfreeze.graph.refs import attr_of, is_control, producer
-from graphfreeze.savedmodel import DT_RESOURCE, DT_STRING, DTYPE_NAMES, NUMPY_DTYPES, read_saved_model
+from graphfreeze.graph.refs import is_control, producer
+from graphfreeze.graph.trace import trace_meta_graph
+from graphfreeze.savedmodel import DTYPE_NAMES, NUMPY_DTYPES, open_draft, read_saved_model
 from graphfreeze.savedmodel.protos import FunctionDef, Message, MetaGraphDef, NodeDef
 
 Change = Callable[[MetaGraphDef], None]
+Handles = dict[str, str]
+"""Handles of variables, and their dtypes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +46,7 @@ def mutants(source: Path, rewritten: Path) -> list[Mutant]:
     """Every mutant of a rewritten model, in a fixed order."""
     before, after = (read_saved_model(p).proto.meta_graphs[0] for p in (source, rewritten))
     return [
-        *_in_functions(before, after),
+        *_in_functions(before, after, _dtypes(rewritten)),
         *_in_main_graph(before, after),
         *_in_objects(before, after),
         *_in_saver(after),
@@ -69,21 +72,33 @@ def _library(meta: MetaGraphDef) -> dict[str, FunctionDef]:
     return {f.signature.name: f for f in meta.graph_def.library.function}
 
 
-def _in_functions(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[Mutant]:
+def _dtypes(rewritten: Path) -> dict[str, Handles]:
+    """By function, the dtypes of the variables that its arguments are handles of."""
+    draft = open_draft(rewritten)
+    meta = draft.model.proto.meta_graphs[0]
+    trace, functions = trace_meta_graph(draft, meta), _library(meta)
+    found: dict[str, Handles] = defaultdict(dict)
+    for key in trace.bodies:
+        arguments = functions[key.function].signature.input_arg
+        found[key.function] |= {arguments[i].name: trace.variables[v].dtype for i, v in key.binding}
+    return found
+
+
+def _in_functions(before: MetaGraphDef, after: MetaGraphDef, dtypes: Mapping[str, Handles]) -> Iterator[Mutant]:
     originals = _library(before)
     for name, function in _library(after).items():
         origin = next((n.attr[ORIGIN].s for n in function.node_def if ORIGIN in n.attr), None)
         if origin is None:
             continue
         old = originals[json.loads(origin)["name"]]
-        handles = _handles(function, after)
+        handles = dtypes.get(name, {})
         yield from _edges(name, old, function, handles)
         for node in function.node_def:
             if ADDED in node.attr:
                 yield from _added_node(name, handles, node)
 
 
-def _edges(name: str, old: FunctionDef, new: FunctionDef, handles: list[str]) -> Iterator[Mutant]:
+def _edges(name: str, old: FunctionDef, new: FunctionDef, handles: Handles) -> Iterator[Mutant]:
     """Consumers and results back to what they took, appended inputs to other handles, counts of loops back."""
     nodes = {n.name: n for n in new.node_def}
     ops = {n.name: n.op for n in old.node_def}
@@ -117,40 +132,30 @@ def _data(node: NodeDef) -> list[str]:
     return [text for text in node.input if not is_control(text)]
 
 
-def _handles(function: FunctionDef, meta: MetaGraphDef | None = None) -> list[str]:
-    """Handles of numbers: who reads a string variable as numbers ends the whole process."""
-    strings = {t for n in function.node_def if attr_of(n, "dtype").type == DT_STRING for t in n.input}
-    name, arguments = function.signature.name, function.signature.input_arg
-    if meta is not None and name in meta.object_graph_def.concrete_functions:
-        bound = meta.object_graph_def.concrete_functions[name].bound_inputs
-        for argument, node in zip(arguments[len(arguments) - len(bound) :], bound, strict=True):
-            if meta.object_graph_def.nodes[node].variable.dtype == DT_STRING:
-                strings.add(argument.name)
-    return [a.name for a in arguments if a.type == DT_RESOURCE and a.name not in strings]
-
-
-def _appended(name: str, old: NodeDef, new: NodeDef, handles: list[str]) -> Iterator[Mutant]:
+def _appended(name: str, old: NodeDef, new: NodeDef, handles: Handles) -> Iterator[Mutant]:
     """Each appended handle of a call replaced by each other one."""
     if old.op not in CALLS:
         return
     texts = _data(new)
     for i in range(len(_data(old)), len(texts)):
-        for other in handles:
-            if other != texts[i] and texts[i] in handles:
-                yield Mutant("capture", f"{name} {new.name} input {i} = {other}", _set_input(name, new.name, i, other))
+        for other in _others(texts[i], handles):
+            yield Mutant("capture", f"{name} {new.name} input {i} = {other}", _set_input(name, new.name, i, other))
 
 
-def _added_node(name: str, handles: list[str], node: NodeDef) -> Iterator[Mutant]:
+def _added_node(name: str, handles: Handles, node: NodeDef) -> Iterator[Mutant]:
     place = f"{name} {node.name}"
     if node.op == "StopGradient":
         yield Mutant("stop", place, _set_op(name, node.name, "Identity"))
     if node.op == "Const":
         yield from _constant(name, node)
     for i, text in enumerate(_data(node)):
-        if text in handles:
-            for other in handles:
-                if other != text:
-                    yield Mutant("handle", f"{place} input {i} = {other}", _set_input(name, node.name, i, other))
+        for other in _others(text, handles):
+            yield Mutant("handle", f"{place} input {i} = {other}", _set_input(name, node.name, i, other))
+
+
+def _others(handle: str, handles: Handles) -> list[str]:
+    """Of the same dtype: who looks up numbers of another one ends the whole process."""
+    return [other for other, dtype in handles.items() if other != handle and dtype == handles.get(handle)]
 
 
 def _constant(name: str, node: NodeDef) -> Iterator[Mutant]:
@@ -168,16 +173,10 @@ def _constant(name: str, node: NodeDef) -> Iterator[Mutant]:
 def _in_main_graph(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[Mutant]:
     nodes = {n.name: n for n in after.graph_def.node}
     saver = {producer(after.saver_def.restore_op_name), producer(after.saver_def.save_tensor_name)}
-    handles = [n.name for n in after.graph_def.node if n.op == "VarHandleOp" and _is_float(n)]
+    handles = {n.name: DTYPE_NAMES[n.attr["dtype"].type] for n in nodes.values() if n.op == "VarHandleOp"}
     for node in before.graph_def.node:
         if node.name not in saver:
             yield from _appended("", node, nodes[node.name], handles)
-
-
-def _is_float(handle: NodeDef) -> bool:
-    """Only such variables are frozen, and a read of another dtype may end the whole process."""
-    dtype = DTYPE_NAMES[handle.attr["dtype"].type]
-    return dtype.startswith(("float", "bfloat", "half", "complex", "double"))
 
 
 def _in_objects(before: MetaGraphDef, after: MetaGraphDef) -> Iterator[Mutant]:

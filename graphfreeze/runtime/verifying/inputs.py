@@ -67,7 +67,12 @@ class Guess:
     ids: range | None = None
     words: bool = True
     """Whether strings are words; else they are empty, which is also an example without features."""
+    huge: bool = False
+    """Whether floats are near the end of their range, so that a norm of gradients overflows."""
 
+
+_HUGE = 0.8
+"""A power of the greatest number: its square is beyond all numbers, and it leaves room for a factor."""
 
 GUESSES = (
     Guess(),
@@ -231,6 +236,8 @@ class _Maker:
         values = self.generator.standard_normal(sizes)
         if self.number % ROUNDS:
             values = np.abs(values) * (1 if self.number % ROUNDS == 1 else -1)
+        if self.guess.huge:
+            values *= float(dtype.real_dtype.max) ** _HUGE
         return values.astype(dtype.as_numpy_dtype)
 
     def _ids(self, bound: int | None) -> NDArray[np.int64]:
