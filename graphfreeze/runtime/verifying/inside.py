@@ -71,7 +71,7 @@ def run_inside(
 def _run_huge(
     loaded: Loaded, callable_: Callable, evidence: Evidence, inputs: Inputs, guess: Guess
 ) -> tuple[State, ...]:
-    """One call by whose norm of gradients, which overflows, every update is NaN. Not on poison, which is NaN already."""
+    """One call in which a norm of gradients overflows, so that every update is NaN; not on poison, which is NaN too."""
     states = _run(loaded, callable_, evidence, inputs, replace(guess, huge=True), calls=1)
     return () if isinstance(states, Failure) else states
 
