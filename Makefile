@@ -27,11 +27,12 @@ $(STAMP): pyproject.toml
 demo: setup ## the main job on a real model and real data, from the freeze to the plain model
 	$(BIN)/python examples/digits_demo.py
 
+# worksteal leaves the tests of a file together, so that what they share is made once, and no worker idle at the end.
 test: lint ## everything that CI checks: format, lint, types, layers, tests
-	$(BIN)/python -m pytest -q -n 2
+	$(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 test-all: lint ## the same with the full product of cases instead of a selection
-	GRAPHFREEZE_FULL=1 $(BIN)/python -m pytest -q -n 2
+	GRAPHFREEZE_FULL=1 $(BIN)/python -m pytest -q -n 2 --dist worksteal
 
 fast: setup ## only the tests that do not start TensorFlow
 	$(BIN)/python -m pytest -q -m "not tf"
