@@ -39,6 +39,8 @@ REDUNDANT = "the number is not used, or no id can tell the difference"
 NO_GRADIENT = "TensorFlow has no gradient through dataset functions, rewritten or not"
 ITS_OWN_GRADIENT = "a frozen row's value in the gradient of that same row, which is put back"
 MASKED_AGAIN = "a finite number for a zero: only whether it is finite is asked, and the branch masks it again"
+BY_GUARD = "decay and averages take each element by itself; guards keep the frozen value in the base, and put it back"
+IN_AN_UPDATE = "the value goes into an update only, which has no gradient"
 _MULS = ("Mul", "Mul_2", "Mul_4", "Mul_6")
 EQUIVALENT = {
     "train_clipped": {
@@ -50,6 +52,16 @@ EQUIVALENT = {
             "while/Identity_4/graphfreeze/Const",
             "add_2/Reshape/graphfreeze/Const",
         )
+    },
+    "train_keras": {
+        **{
+            ("edge", f"__inference_train adam_w/{place}"): BY_GUARD
+            for place in ("mul_3 input 0", "mul_5 input 0", "Mul_17 input 1", "Mul_20 input 1")
+        },
+        **{
+            ("stop", f"__inference_train adam_w/{read}/graphfreeze/StopGradient"): IN_AN_UPDATE
+            for read in ("ReadVariableOp", "ReadVariableOp_1", "Mul_17/ReadVariableOp", "Mul_20/ReadVariableOp")
+        },
     },
     "train_ops": {("edge", f"__inference_train_rows gradient_tape/{op} input 0"): ITS_OWN_GRADIENT for op in _MULS},
     "train_ops_more": {
