@@ -13,7 +13,7 @@ KEEPS_ZERO = frozenset(
         *("Identity", "IdentityN", "Snapshot", "StopGradient", "PreventGradient", "CheckNumerics", "EnsureShape"),
         *("Cast", "Neg", "Abs", "Square", "Sqrt", "Sign", "Conj", "Real", "ComplexAbs"),
         *("Mul", "MulNoNan", "Div", "RealDiv", "DivNoNan", "Add", "AddV2", "Sub", "AddN", "AccumulateNV2"),
-        *("Select", "SelectV2", "Maximum", "Minimum", "SquaredDifference"),
+        *("Select", "SelectV2", "Maximum", "Minimum", "SquaredDifference", "Switch", "Merge"),
     }
 )
 """Element-wise ops that give zero where all their inputs of full shape are zero."""
@@ -24,8 +24,10 @@ ELEMENTWISE = KEEPS_ZERO | {
     *("IsFinite", "IsInf", "IsNan", "LogicalNot", "LogicalAnd", "LogicalOr", "ZerosLike", "OnesLike"),
     *("Greater", "GreaterEqual", "Less", "LessEqual", "Equal", "NotEqual"),
 }
-SELECTS = frozenset({"Select", "SelectV2"})
-"""Their first input decides and is no part of the value."""
+DECIDES = {"Select": 0, "SelectV2": 0, "Switch": 1}
+"""Op -> the input that decides which of the others counts, and is no part of the value."""
+LOOP_ENDS = frozenset({"NextIteration", "RefNextIteration"})
+"""What a loop of TF1 takes round with them is not followed."""
 
 REDUCTIONS = frozenset({"L2Loss", "Sum", "Mean", "Prod", "Max", "Min", "All", "Any", "EuclideanNorm"})
 

@@ -11,11 +11,12 @@ from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass, field
 
 from graphfreeze.graph.gradient_ops import (
+    DECIDES,
     ELEMENTWISE,
+    LOOP_ENDS,
     PARALLEL,
     REDUCTIONS,
     SEGMENT_SUMS,
-    SELECTS,
     SHAPING,
     UNIQUE,
 )
@@ -128,20 +129,37 @@ class Walk:
             return self._through(node, ref, ids, self._inside(node, parsed.index, ids))
         if node.op in REDUCTIONS:
             self.sides[Side(ref)] = None  # the variable is a scalar, and this may be what its gradient is scaled by
-        if node.op not in ELEMENTWISE and not (self._loose and node.op in SHAPING):
+        if (node.op not in ELEMENTWISE and not (self._loose and node.op in SHAPING)) or self._goes_round(node):
             return []
+        below = ids
+        if ids is not None and node.op in ("Switch", "Merge"):
+            below = self._ids_outside(node, ids)
+            if below is None:
+                return []
         found: list[Step] = []
         sides: list[str] = []
         for i, text in enumerate(self.scope.data_inputs(node)):
             if node.op in PARALLEL and i != parsed.index:
                 continue
-            if self.fits(text, ids) and not (node.op in SELECTS and i == 0):
-                found.append(Step(text, ids, Use(node.name, i)))
+            if self.fits(text, ids) and DECIDES.get(node.op) != i:
+                found.append(Step(text, below, Use(node.name, i)))
             else:
                 sides.append(text)
         if found:
             self.sides |= dict.fromkeys(map(Side, sides))
         return found
+
+    def _ids_outside(self, node: NodeDef, ids: Ids) -> Ids | None:
+        """The ids of the rows that a Switch takes into a branch, given those inside."""
+        switch = self.scope.nodes.get(producer(ids.ref))
+        if switch is None or switch.op != "Switch" or switch.input[1] != node.input[1]:
+            return None
+        return Ids(switch.input[0], ids.dtype)
+
+    def _goes_round(self, node: NodeDef) -> bool:
+        """Whether a Merge is the head of a loop."""
+        inputs = [self.scope.nodes.get(producer(text)) for text in node.input] if node.op == "Merge" else []
+        return any(n is not None and n.op in LOOP_ENDS for n in inputs)
 
     def _through(self, node: NodeDef, ref: str, ids: Ids | None, passage: Passage) -> list[Step]:
         if passage.born:

@@ -12,10 +12,11 @@ from dataclasses import dataclass, field
 from graphfreeze.graph.gradient_calls import FOLLOWED, Library, passage
 from graphfreeze.graph.gradient_walk import Ids, Passage, Side, Step, Walk, find_taps
 from graphfreeze.graph.gradient_writes import write_steps
-from graphfreeze.graph.ops import CallKind, use_of
+from graphfreeze.graph.ops import READS, CallKind, use_of
 from graphfreeze.graph.ops import Use as UseOf
 from graphfreeze.graph.refs import parse_ref, producer
 from graphfreeze.graph.scope import Scope, Use
+from graphfreeze.graph.tf1 import GIVES_REF
 from graphfreeze.graph.uses import Body, Call, Key, Write
 from graphfreeze.graph.variables import Variable, is_float
 from graphfreeze.savedmodel.protos import FunctionDef, NodeDef
@@ -78,7 +79,9 @@ class Ways:
 
     def empty(self, body: Body, variable: int, *, loose: bool = False) -> Walk:
         """A walk that has not begun."""
-        ends, shape = {r.node for r in body.reads}, self.variables[variable].shape or ()
+        # An op that takes a ref variable itself is on the way as it would be with a read between.
+        ends = {r.node for r in body.reads if r.op in READS or r.op == "Identity"}
+        shape = self.variables[variable].shape or ()
         traced = {call.node for call in body.calls}
 
         def inside(node: NodeDef, output: int, ids: Ids | None) -> Passage:
@@ -87,9 +90,9 @@ class Ways:
         return Walk(self.scope_of(body.key.function), shape, ends, None if loose else inside, loose=loose)
 
     def handles(self, body: Body) -> set[str]:
-        """The arguments of a body that are variables."""
+        """The edges of a body that carry variables."""
         scope = self.scope_of(body.key.function)
-        return {scope.arguments[i] for i, _ in body.key.binding if scope.in_function}
+        return {scope.arguments[i] for i, _ in body.key.binding if scope.in_function} | body.handles
 
     def _add(self, place: Place, step: Step, origins: set[Origin]) -> None:
         known = self.starts.setdefault(place, Starts()).steps.setdefault(step, set())
@@ -171,6 +174,12 @@ class Ways:
             read.node: [w for w in body.writes if w.variable == read.variable]
             for read in body.reads
             if self.may_be_slot(read.variable, variable)
+        }
+        # A write of a ref gives out what it has written.
+        found |= {
+            write.node: [w for w in body.writes if w.variable == write.variable]
+            for write in body.writes
+            if GIVES_REF.fullmatch(write.op) and write.index == 0 and self.may_be_slot(write.variable, variable)
         }
         # Keras leaves two handles of a slot in the main graph, and signatures take the one that is not in the saver.
         scope = self.scope_of(body.key.function)

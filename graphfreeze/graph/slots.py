@@ -9,7 +9,10 @@ many updates share, are none.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import reduce
+from operator import or_
 
+from graphfreeze.graph.ops import READS
 from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Body, Write
@@ -46,25 +49,31 @@ def _may_be_slot(candidate: Variable, variable: Variable) -> bool:
 
 def _needs(scope: Scope, body: Body) -> dict[int, set[int]]:
     """Variable that is written -> variables whose values its writes are computed from."""
-    reads = {r.node: r.variable for r in body.reads}
+    behind = _variables_behind(scope, body)
     found: dict[int, set[int]] = {}
     for write in body.writes:
-        found.setdefault(write.variable, set()).update(_variables_behind(scope, write, reads))
+        inputs = [t for i, t in enumerate(scope.data_inputs(scope.nodes[write.node])) if i != write.index]
+        bits = reduce(or_, (behind.get(producer(t), 0) for t in inputs), 0)
+        found.setdefault(write.variable, set()).update(i for i in range(bits.bit_length()) if bits >> i & 1)
     return found
 
 
-def _variables_behind(scope: Scope, write: Write, reads: dict[str, int]) -> set[int]:
-    node = scope.nodes[write.node]
-    pending = [producer(t) for i, t in enumerate(scope.data_inputs(node)) if i != write.index]
-    seen: set[str] = set()
-    found: set[int] = set()
-    while pending:
-        name = pending.pop()
-        if name in seen or name not in scope.nodes:
-            continue
-        seen.add(name)
-        if name in reads:
-            found.add(reads[name])
-            continue
-        pending += [producer(t) for t in scope.data_inputs(scope.nodes[name])]
+def _variables_behind(scope: Scope, body: Body) -> dict[str, int]:
+    """Node -> the variables that it is computed from, one bit each. A graph may hold tens of thousands of nodes."""
+    own: dict[str, int] = {}
+    ends: set[str] = set()
+    for read in body.reads:
+        own[read.node] = own.get(read.node, 0) | 1 << read.variable
+        if read.op in READS or read.op == "Identity":
+            ends.add(read.node)
+    found: dict[str, int] = {}
+    changed = True
+    while changed:  # nodes need not stand in order, and loops of TF1 lead back
+        changed = False
+        for name, node in scope.nodes.items():
+            bits = own.get(name, 0)
+            if name not in ends:
+                bits = reduce(or_, (found.get(producer(t), 0) for t in scope.data_inputs(node)), bits)
+            changed |= bits != found.get(name, 0)
+            found[name] = bits
     return found

@@ -7,6 +7,7 @@ ops change it. What initialises, saves and restores is neither read nor write an
 from __future__ import annotations
 
 import re
+import sys
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,13 +18,22 @@ from graphfreeze.graph.scope import Scope
 from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef, VariableDef
 
 REF_VARIABLES = frozenset({"VariableV2", "Variable"})
-REF_FORWARDS = frozenset({"RefIdentity", "RefSwitch", "RefEnter", "RefExit", "RefMerge", "RefNextIteration"})
+REF_FORWARDS = frozenset(
+    {"RefIdentity", "RefSwitch", "RefEnter", "RefExit", "RefNextIteration", "DebugGradientRefIdentity"}
+)
 """Ops that hand a ref on."""
+REF_CHOICES = frozenset({"RefMerge", "RefSelect"})
+"""Ops that hand on one of several refs."""
 HANDLE_FORWARDS = frozenset({"Switch", "Enter"})
 """Ops of TF1 control flow that hand a resource handle on."""
 REF_INERT = frozenset({"IsVariableInitialized"})
 
-_REF_WRITES = re.compile(r"Assign(Add|Sub)?|Scatter(Nd)?(Add|Sub|Mul|Div|Min|Max|Update)|CountUpTo|(Sparse)?Apply(\w+)")
+GIVES_REF = re.compile(
+    r"Assign(Add|Sub)?|StridedSliceAssign|Scatter(Nd)?(Add|Sub|Mul|Div|Min|Max|Update)|(Sparse)?Apply(\w+)"
+)
+"""Writes of a ref that give it back: who takes their output reads the new value, or writes the variable again."""
+# What else changes refs: how many of its inputs are ones.
+_OTHER_WRITES = {"CountUpTo": 1, "NegTrain": 2, "SdcaShrinkL1": sys.maxsize}
 # How many leading inputs of Apply* are refs: the variable and its slots (training_ops.cc). All others have one slot.
 _REFS_OF_APPLY = {
     **dict.fromkeys(("GradientDescent", "ProximalGradientDescent"), 1),
@@ -31,6 +41,9 @@ _REFS_OF_APPLY = {
     "CenteredRMSProp": 4,
 }
 _ASSIGNS = frozenset({"Assign", "AssignVariableOp"})
+# Collections that name what initialises a graph: SavedModel, Supervisor and Scaffold each have their own.
+_INIT_COLLECTIONS = ("saved_model_main_op", "legacy_init_op", "init_op", "local_init_op")
+_INIT_SIGNATURE = "__saved_model_init_op"
 _SAVES = frozenset({"SaveV2", "Save", "SaveSlices"})
 _RESTORES = frozenset({"RestoreV2", "Restore", "RestoreSlice"})
 _HANDS_ON_VALUE = frozenset({"Identity", "Cast", "Reshape"})
@@ -39,9 +52,9 @@ _VALUES = frozenset({"Identity", "ReadVariableOp"})
 
 def ref_inputs(op: str) -> int:
     """How many of an op's first inputs are refs that it changes."""
-    match = _REF_WRITES.fullmatch(op)
+    match = GIVES_REF.fullmatch(op)
     if match is None:
-        return 0
+        return _OTHER_WRITES.get(op, 0)
     return _REFS_OF_APPLY.get(match[5], 2) if match[5] else 1
 
 
@@ -62,7 +75,7 @@ def sorted_graph(meta: MetaGraphDef) -> Graph:
     graph = Scope(meta.graph_def)
     scope = Scope(meta.graph_def)
     fetched = fetched_nodes(meta)
-    setup = _setup_nodes(graph, _initialisers(meta), fetched)
+    setup = _setup_nodes(graph, _initialisers(meta), _run_at_start(meta, graph), fetched)
     scope.node_list = [n for n in graph.node_list if n.name not in setup]
     users = Counter(producer(text) for node in scope.node_list for text in node.input)
     unused: set[str] = set()
@@ -75,9 +88,9 @@ def sorted_graph(meta: MetaGraphDef) -> Graph:
     return Graph(scope, frozenset(setup), reads)
 
 
-def _setup_nodes(graph: Scope, initialisers: set[str], fetched: set[str]) -> set[str]:
+def _setup_nodes(graph: Scope, initialisers: set[str], started: set[str], fetched: set[str]) -> set[str]:
     """What initialises, saves or restores, with everything that only those take, back to the variables."""
-    pending = [n for n in graph.node_list if _is_setup(graph, n, initialisers)]
+    pending = [n for n in graph.node_list if n.name in started or _is_setup(graph, n, initialisers)]
     setup = {n.name for n in pending}
     users = Counter(producer(text) for node in graph.node_list for text in node.input)
     while pending:
@@ -90,6 +103,22 @@ def _setup_nodes(graph: Scope, initialisers: set[str], fetched: set[str]) -> set
             setup.add(name)
             pending.append(node)
     return setup
+
+
+def _run_at_start(meta: MetaGraphDef, graph: Scope) -> set[str]:
+    """Assignments that run when the model is loaded or a session is prepared: they initialise, whatever their names."""
+    signature = meta.signature_def.get(_INIT_SIGNATURE)
+    pending = [] if signature is None else [producer(info.name) for info in signature.outputs.values()]
+    for name in _INIT_COLLECTIONS:
+        if name in meta.collection_def:
+            pending += [producer(n) for n in meta.collection_def[name].node_list.value]
+    seen: set[str] = set()
+    while pending:
+        name = pending.pop()
+        if name not in seen and name in graph.nodes:
+            seen.add(name)
+            pending += [producer(text) for text in graph.nodes[name].input]
+    return {name for name in seen if graph.nodes[name].op in _ASSIGNS}
 
 
 def _has_effect(node: NodeDef) -> bool:

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 
 from graphfreeze.graph.access import ReadAccess, direct_access, read_access
 from graphfreeze.graph.ops import Access
+from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import MAIN, Scope
 from graphfreeze.graph.tf1 import (
+    GIVES_REF,
     HANDLE_FORWARDS,
+    REF_CHOICES,
     REF_FORWARDS,
     REF_INERT,
     REF_VARIABLES,
@@ -16,10 +21,11 @@ from graphfreeze.graph.tf1 import (
     ref_inputs,
     sorted_graph,
 )
-from graphfreeze.graph.uses import Body, Key, Read, Write
+from graphfreeze.graph.uses import Body, Key, Read, Unknown, Write
 from graphfreeze.graph.variables import Variable
 from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
 
+_ENTERS = ("Enter", "RefEnter")
 Handles = dict[str, tuple[int, int]]
 """Edge -> (variable, slot)."""
 
@@ -46,11 +52,28 @@ def trace_tf1_main(
             handles |= {scope.ref(node.name, node.op, i): handles[texts[0]] for i in range(2)}
         else:
             visit(scope, node, handles, body)
+    body.handles = frozenset(handles)
+    body.writes = _shared(scope, body.writes)
     for node in graph.unused:
         text = scope.canonical(node.input[0])
         if text in handles and (text in refs) == (node.op == "Identity"):
             body.named.append(Read(*handles[text], node.name, node.op, ReadAccess(Access.FULL)))
     return body
+
+
+def _shared(scope: Scope, writes: list[Write]) -> list[Write]:
+    """Marks writes beside which another of the same variable may run: nothing in a graph says in which order."""
+    counts = Counter(w.variable for w in writes)
+    return [replace(w, shared=counts[w.variable] > 1 or _is_in_loop(scope, w)) for w in writes]
+
+
+def _is_in_loop(scope: Scope, write: Write) -> bool:
+    node = scope.nodes.get(producer(scope.data_inputs(scope.nodes[write.node])[write.index]))
+    while node is not None and node.op in (*HANDLE_FORWARDS, *REF_FORWARDS, "Identity"):
+        if node.op in _ENTERS:
+            return True
+        node = scope.nodes.get(producer(node.input[0]))
+    return False
 
 
 def _visit_ref(
@@ -71,14 +94,23 @@ def _visit_ref(
         return
     if node.op in REF_INERT:
         return
+    if node.op in REF_CHOICES:
+        given = texts[1:] if node.op == "RefSelect" else texts
+        if len({handles.get(text) for text in given}) == 1:
+            refs.add(scope.ref(node.name, node.op))
+            handles[scope.ref(node.name, node.op)] = handles[given[0]]
+            return
+        for variable in dict.fromkeys(handles[text][0] for text in texts if text in refs):
+            body.unknown.append(Unknown(variable, node.name, node.op, "hands on one of several variables"))
+        return
     changed = ref_inputs(node.op)
     for index, text in enumerate(texts):
         if text not in refs:
             continue
         variable, slot = handles[text]
         if index < changed:
-            body.writes.append(Write(variable, slot, node.name, node.op))
-            if index == 0:
+            body.writes.append(Write(variable, slot, node.name, node.op, index))
+            if index == 0 and GIVES_REF.fullmatch(node.op):
                 # Such an op gives the ref back: who takes it reads the new value.
                 refs.add(scope.ref(node.name, node.op))
                 handles[scope.ref(node.name, node.op)] = (variable, slot)

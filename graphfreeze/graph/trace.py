@@ -62,11 +62,11 @@ class _Tracer:
             binding = tuple((first + i, by_node[n]) for i, n in enumerate(concrete.bound_inputs) if n in by_node)
             roots[name] = Key(name, binding)
             self.body(roots[name])
-        slots = {s for b in self.bodies.values() for s in body_slots(self.scope(b.key.function), b, self.variables)}
-        self.variables = tuple(replace(v, is_state=True) if v.index in slots else v for v in self.variables)
         main = self._main()
         # What the main graph of a TF2 model hands over is data.
         bodies = [*self.bodies.values(), *([] if is_tf2(self.meta) else [main])]
+        slots = {s for b in bodies for s in body_slots(self.scope(b.key.function), b, self.variables)}
+        self.variables = tuple(replace(v, is_state=True) if v.index in slots else v for v in self.variables)
         if any(body.writes for body in bodies):
             # Few models train inside, and what looks for gradients takes its time to import.
             from graphfreeze.graph.gradient_ways import Ways

@@ -46,6 +46,8 @@ class Write:
     node: str
     op: str
     index: int = 0
+    shared: bool = False
+    """TF1 main graph: another write of the variable may run beside it, in no order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +119,8 @@ class Body:
     """TF1 main graph: reads whose value nothing computes with; a Session may fetch them by name all the same."""
     setup: frozenset[str] = frozenset()
     """TF1 main graph: nodes that initialise, save or restore, and what is computed for those alone."""
+    handles: frozenset[str] = frozenset()
+    """TF1 main graph: every edge that carries a variable."""
     sources: list[Source] = field(default_factory=list)
     unmasked: set[tuple[int, str]] = field(default_factory=set)
     """(variable, write) where a norm is computed and no source was found."""

@@ -24,6 +24,13 @@ INT32 = DTYPE_NUMBERS["int32"]
 INT64 = DTYPE_NUMBERS["int64"]
 BOOL = DTYPE_NUMBERS["bool"]
 UINT8 = DTYPE_NUMBERS["uint8"]
+_OF_REFS = {
+    "AssignVariableOp": "Assign",
+    "ResourceScatterUpdate": "ScatterUpdate",
+    "ResourceScatterNdUpdate": "ScatterNdUpdate",
+    "ResourceStridedSliceAssign": "StridedSliceAssign",
+}
+"""Op that writes a resource variable -> its counterpart for a ref variable."""
 NUMPY_INTS = {INT32: np.int32, INT64: np.int64}
 
 
@@ -179,6 +186,43 @@ class Emitter:
         }
         return self.op("ResourceGather", [handle, ids, *self.controls], attrs)
 
+    def resource_gather_nd(self, handle: str, points: str, dtype: int, index_dtype: int) -> str:
+        """ResourceGatherNd, ordered after what the anchor was ordered after."""
+        attrs = {"dtype": type_attr(dtype), "Tindices": type_attr(index_dtype)}
+        return self.op("ResourceGatherNd", [handle, points, *self.controls], attrs)
+
+    def copy(self, handle: str, dtype: int, shape: Sequence[int] | None) -> str:
+        """The value of now, whatever is written later; ordered after what the anchor was ordered after."""
+        return self.read(handle, dtype, shape)
+
+    def read_after(self, handle: str, dtype: int, control: str) -> str:
+        """The value once ``control`` has run."""
+        return self.op("ReadVariableOp", [handle, control], {"dtype": type_attr(dtype)})
+
+    def write(
+        self,
+        op: str,
+        handle: str,
+        inputs: Sequence[str],
+        dtype: int = 0,
+        index_dtype: int | None = None,
+        attrs: Mapping[str, AttrValue] | None = None,
+    ) -> str:
+        """An op that writes a resource variable. ``attrs`` where it has others than dtypes."""
+        if attrs is None:
+            named = {
+                "ResourceScatterNdUpdate": {"T": type_attr(dtype), "use_locking": bool_attr(True)},
+                "AssignVariableOp": {"dtype": type_attr(dtype), "validate_shape": bool_attr(False)},
+            }
+            indexed = {} if index_dtype is None else {"Tindices": type_attr(index_dtype)}
+            attrs = named.get(op, {"dtype": type_attr(dtype)}) | indexed
+        return self.op(op, [handle, *inputs], attrs)
+
+    def broadcast(self, x: str, shape: Sequence[int], dtype: int) -> str:
+        """BroadcastTo a static shape."""
+        attrs = {"T": type_attr(dtype), "Tidx": type_attr(INT32)}
+        return self.op("BroadcastTo", [x, self.ints(list(shape))], attrs)
+
     def where(self, flags: str) -> str:
         """Where: int64 positions of the true flags, shape (count, rank)."""
         return self.op("Where", [flags], {"T": type_attr(BOOL)})
@@ -246,7 +290,50 @@ class GraphEmitter(Emitter):
         """A lookup in a variable; of a ref it is GatherV2, which copies."""
         if handle not in self._values:
             return super().resource_gather(handle, ids, dtype, index_dtype)
-        return self.gather(handle, ids, dtype, index_dtype)
+        attrs = {
+            "Tparams": type_attr(dtype),
+            "Tindices": type_attr(index_dtype),
+            "Taxis": type_attr(INT32),
+            "batch_dims": int_attr(0),
+        }
+        return self.op("GatherV2", [handle, ids, self.ints(0), *self.controls], attrs)
+
+    def resource_gather_nd(self, handle: str, points: str, dtype: int, index_dtype: int) -> str:
+        """Single elements of a variable."""
+        if handle not in self._values:
+            return super().resource_gather_nd(handle, points, dtype, index_dtype)
+        attrs = {"Tparams": type_attr(dtype), "Tindices": type_attr(index_dtype)}
+        return self.op("GatherNd", [handle, points, *self.controls], attrs)
+
+    def copy(self, handle: str, dtype: int, shape: Sequence[int] | None) -> str:
+        """The value of now: an Identity of a ref shares the memory of the variable."""
+        if handle not in self._values:
+            return super().copy(handle, dtype, shape)
+        return self.op("DeepCopy", [handle, *self.controls], {"T": type_attr(dtype)})
+
+    def read_after(self, handle: str, dtype: int, control: str) -> str:
+        """The value once ``control`` has run."""
+        if handle not in self._values:
+            return super().read_after(handle, dtype, control)
+        return self.op("Identity", [handle, control], {"T": type_attr(dtype)})
+
+    def write(
+        self,
+        op: str,
+        handle: str,
+        inputs: Sequence[str],
+        dtype: int = 0,
+        index_dtype: int | None = None,
+        attrs: Mapping[str, AttrValue] | None = None,
+    ) -> str:
+        """An op that writes a variable, or its counterpart for a ref."""
+        if handle not in self._values:
+            return super().write(op, handle, inputs, dtype, index_dtype, attrs)
+        if attrs is None:
+            shaped = {"validate_shape": bool_attr(False)} if op == "AssignVariableOp" else {}
+            indexed = {} if index_dtype is None else {"Tindices": type_attr(index_dtype)}
+            attrs = {"T": type_attr(dtype), "use_locking": bool_attr(True), **shaped, **indexed}
+        return self.op(_OF_REFS[op], [handle, *inputs], attrs)
 
 
 def control_inputs(node: NodeDef) -> list[str]:

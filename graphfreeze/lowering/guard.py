@@ -4,85 +4,81 @@ Masking what is written is not enough: momentum, averages and decay move an elem
 zero turns -0.0 into 0.0 and flushes denormal numbers. So the elements are read before the op and written back after it.
 The cost follows the region where it is a box or rows, or few points; else the whole variable is selected from.
 
-| held             | read before          | written back            |
-|------------------|----------------------|-------------------------|
-| everything       | ReadVariableOp       | AssignVariableOp        |
-| rows             | ResourceGather       | ResourceScatterUpdate   |
+| held             | read before          | written back               |
+|------------------|----------------------|----------------------------|
+| everything       | ReadVariableOp       | AssignVariableOp           |
+| rows             | ResourceGather       | ResourceScatterUpdate      |
 | a box            | gather or slice      | ResourceStridedSliceAssign |
-| few points       | ResourceGatherNd     | ResourceScatterNdUpdate |
+| few points       | ResourceGatherNd     | ResourceScatterNdUpdate    |
 | most, or many    | ReadVariableOp       | SelectV2, AssignVariableOp |
+
+A ref variable (TF1) takes the counterparts of these, and is read by ops that copy: an Identity, and a slice of rows,
+share its memory, and what is put back would be what was just written.
 
 Measured with Adam on 4096 x 1024, in ms (no guard 8-12): 10 % of the rows 11-17, a full select 18-32.
 """
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any
 
-from graphfreeze.graph.attrs import bool_attr, type_attr
+from graphfreeze.graph.attrs import type_attr
 from graphfreeze.lowering.box import box_cuts
-from graphfreeze.lowering.emitter import INT32, Emitter
+from graphfreeze.lowering.emitter import BOOL, INT32, INT64, Emitter
 from graphfreeze.lowering.full import region_flags
 from graphfreeze.lowering.merge import MergeContext, Overlay
 from graphfreeze.planning.guards import Guard
-from graphfreeze.selection import Box
+from graphfreeze.selection import Box, Points
 
 
 class WriteGuard:
     """The guard of one write: ``before`` is emitted first, ``after`` last."""
 
     def __init__(self, context: MergeContext, overlay: Overlay, handle: str, guard: Guard) -> None:
-        self._context, self._overlay, self._handle = context, overlay, handle
+        self.context, self._overlay, self._handle = context, overlay, handle
         self._emit: Emitter = context.emit
         self._region: Any = overlay.region
         self._dtype = context.merge.dtype
         self._guard = guard
-        self._index = ("", INT32)
-        self._old = ""
 
     def before(self) -> str:
         """Reads what is to be put back; returns the edge of that."""
-        emit, dtype = self._emit, self._dtype
-        match self._guard:
-            case Guard.ROWS:
-                self._index = self._context.geometry(f"{self._overlay.prefix}/indices")
-                self._old = emit.resource_gather(self._handle, self._index[0], dtype, self._index[1])
-            case Guard.POINTS:
-                self._index = self._points()
-                attrs = {"dtype": type_attr(dtype), "Tindices": type_attr(self._index[1])}
-                inputs = [self._handle, self._index[0], *emit.controls]
-                self._old = emit.op("ResourceGatherNd", inputs, attrs)
-            case Guard.BOX:
-                self._old = self._box()
-            case _:
-                self._old = emit.read(self._handle, dtype, self._context.merge.plan.shape)
-        return self._old
-
-    def after(self, control: str) -> str:
-        """Writes it back after ``control`` has run; returns the edge of the op that does so."""
         emit, dtype, handle = self._emit, self._dtype, self._handle
         match self._guard:
             case Guard.ROWS:
-                attrs = {"dtype": type_attr(dtype), "Tindices": type_attr(self._index[1])}
-                return emit.op("ResourceScatterUpdate", [handle, self._index[0], self._old, control], attrs)
+                rows, index_dtype = self._rows
+                return emit.resource_gather(handle, rows, dtype, index_dtype)
             case Guard.POINTS:
-                attrs = {"T": type_attr(dtype), "Tindices": type_attr(self._index[1]), "use_locking": bool_attr(True)}
-                return emit.op("ResourceScatterNdUpdate", [handle, self._index[0], self._old, control], attrs)
+                points, index_dtype = self._points
+                return emit.resource_gather_nd(handle, points, dtype, index_dtype)
+            case Guard.BOX:
+                return self._box()
+            case _:
+                return emit.copy(handle, dtype, self.context.merge.plan.shape)
+
+    def after(self, control: str, old: str) -> str:
+        """Writes ``old`` back after ``control`` has run; returns the edge of the op that does so."""
+        emit, dtype, handle = self._emit, self._dtype, self._handle
+        match self._guard:
+            case Guard.ROWS:
+                rows, index_dtype = self._rows
+                return emit.write("ResourceScatterUpdate", handle, [rows, old, control], dtype, index_dtype)
+            case Guard.POINTS:
+                points, index_dtype = self._points
+                return emit.write("ResourceScatterNdUpdate", handle, [points, old, control], dtype, index_dtype)
             case Guard.BOX:
                 bounds, attrs = emit.slice_bounds(_slices(self._region), dtype)
-                return emit.op("ResourceStridedSliceAssign", [handle, *bounds, self._old, control], attrs)
+                return emit.write("ResourceStridedSliceAssign", handle, [*bounds, old, control], attrs=attrs)
             case Guard.SELECT:
-                new = emit.op("ReadVariableOp", [handle, control], {"dtype": type_attr(dtype)})
-                return self._assign(emit.select(region_flags(self._context, self._overlay), self._old, new, dtype))
+                new = emit.read_after(handle, dtype, control)
+                flags = region_flags(self.context, self._overlay)
+                return emit.write("AssignVariableOp", handle, [emit.select(flags, old, new, dtype)], dtype)
             case _:
-                return self._assign(self._old, control)
-
-    def _assign(self, value: str, *controls: str) -> str:
-        attrs = {"dtype": type_attr(self._dtype), "validate_shape": bool_attr(False)}
-        return self._emit.op("AssignVariableOp", [self._handle, value, *controls], attrs)
+                return emit.write("AssignVariableOp", handle, [old, control], dtype)
 
     def _box(self) -> str:
-        emit, dtype, shape = self._emit, self._dtype, self._context.merge.shape
+        emit, dtype, shape = self._emit, self._dtype, self.context.merge.shape
         cuts = box_cuts(self._region.spans, shape)
         if [axis for axis, _, _ in cuts] == [0]:
             # A slice of rows would share the variable's memory, and the op would have to copy all of it first.
@@ -91,10 +87,19 @@ class WriteGuard:
             return emit.resource_gather(self._handle, rows, dtype, INT32)
         return emit.strided_slice(emit.read(self._handle, dtype, shape), dtype, _slices(self._region))
 
+    @cached_property
+    def _rows(self) -> tuple[str, int]:
+        return self.context.geometry(f"{self._overlay.prefix}/indices")
+
+    @cached_property
     def _points(self) -> tuple[str, int]:
-        """The points as coordinates (count, rank); the geometry holds places in the flattened variable."""
-        emit, shape = self._emit, self._context.merge.shape
-        places, dtype = self._context.geometry(f"{self._overlay.prefix}/indices")
+        """The elements as coordinates (count, rank)."""
+        emit, shape = self._emit, self.context.merge.shape
+        if not isinstance(self._region, Points):
+            flags = region_flags(self.context, self._overlay)
+            return emit.where(emit.broadcast(flags, shape, BOOL)), INT64
+        # The geometry holds places in the flattened variable.
+        places, dtype = self.context.geometry(f"{self._overlay.prefix}/indices")
         if len(shape) == 1:
             return emit.reshape(places, dtype, [-1, 1]), dtype
         by_axis = emit.op("UnravelIndex", [places, emit.ints(list(shape), dtype)], {"Tidx": type_attr(dtype)})

@@ -15,6 +15,7 @@ from graphfreeze.passes.prune import prune_functions
 from graphfreeze.passes.saver import extend_saver
 from graphfreeze.passes.state import Work
 from graphfreeze.passes.tf1_collections import set_collections
+from graphfreeze.passes.tf1_guards import guard_graph
 from graphfreeze.passes.tf1_info import add_graph_info
 from graphfreeze.passes.tf1_reads import rewrite_graph
 from graphfreeze.passes.tf1_saver import extend_graph_saver
@@ -40,6 +41,8 @@ PIPELINE: tuple[Row, ...] = (
     Row("variables", add_variables, add_graph_variables),
     # merges between reads and consumers, calls, concrete functions
     Row("functions", rewrite_functions, rewrite_graph),
+    # guards around writes of the main graph and masks on its gradients; in functions they come with the merges
+    Row("guards", None, guard_graph),
     # trainable flags, the root's lists, collections
     Row("flags", set_flags, set_collections),
     # restore and save for loaders without objects

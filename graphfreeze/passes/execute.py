@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import copy
 
-from graphfreeze.errors import UnsupportedModelError, UsageError
+from graphfreeze.errors import UsageError
 from graphfreeze.graph.ops import Access
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.graph.uses import Trace
 from graphfreeze.lowering.merge import build_merge
 from graphfreeze.passes import run_pipeline
 from graphfreeze.passes.state import Work
-from graphfreeze.planning.plan import Plan, VariablePlan
+from graphfreeze.planning.plan import Plan
 from graphfreeze.savedmodel import Draft, digest
 
 
@@ -20,7 +20,7 @@ def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None
 
     Raises:
         UsageError: the plan was made for another model.
-        UnsupportedModelError: the plan shows a write that nothing guards.
+        UnsupportedModelError: a use of a frozen variable can be neither merged nor guarded.
     """
     if digest(draft.model) != plan.digest:
         raise UsageError(
@@ -32,8 +32,6 @@ def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None
     for planned in plan.meta_graphs:
         if not planned.touched():
             continue
-        for variable in planned.touched():
-            _refuse_writes(variable, planned.label(variable))
         meta = by_tags[planned.tags]
         trace = traces[planned.tags]
         merges = {
@@ -48,14 +46,3 @@ def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None
 def _paths(trace: Trace, index: int) -> frozenset[Access]:
     """The access paths of a variable; one that nothing reads is treated as read in full, to keep its geometry."""
     return frozenset(r.access.path for _, r in trace.reads(index)) or frozenset({Access.FULL})
-
-
-def _refuse_writes(variable: VariablePlan, label: str) -> None:
-    """Writes in functions get guards; those in the main graph of a TF1 model have none yet."""
-    write = next((w for w in variable.writes if not w.function), None)
-    if variable.strategy is None or write is None:
-        return
-    raise UnsupportedModelError(
-        f"Cannot freeze '{label}': node '{write.node}' ({write.op}) in the main graph writes it inside the graph, and "
-        "a frozen value must not move. Leave the variable out; graphfreeze plan shows all writes"
-    )

@@ -5,12 +5,13 @@ nothing asks for its gradient any more, so that part of the backward pass is not
 place in the order of effects: the op that puts frozen elements back takes over its name, so that whoever waited for the
 write waits for both.
 
-Covered scopes: one function body at a time (branches and loop bodies too), on behalf of pass ``functions``.
+Covered scopes: one function body at a time (branches and loop bodies too), on behalf of pass ``functions``. The main
+graph of TF1 is ``tf1_guards``'s, which shares what is here.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 from graphfreeze.graph.attrs import GUARDED, OP, SILENCED, bytes_attr
 from graphfreeze.graph.names import FreshNames
@@ -23,26 +24,60 @@ from graphfreeze.lowering.guard import WriteGuard
 from graphfreeze.lowering.merge import Merge, MergeContext
 from graphfreeze.passes.reads import replace_uses
 from graphfreeze.passes.state import StorageKey, Work
-from graphfreeze.planning.guards import Guard, guard_of
+from graphfreeze.planning.guards import Guard, guard_against
 from graphfreeze.savedmodel.protos import NodeDef
 
 
 def guard_writes(work: Work, scope: Scope, names: FreshNames, body: Body, storages: Mapping[StorageKey, str]) -> None:
     """Guards every write of one body; ``storages`` are the handles of new variables there."""
+    surrounded, silent = sorted_writes(work, scope, body)
+    for write, guard in surrounded:
+        merge = work.merges[write.variable]
+        handles = {role: storages[write.variable, role] for role in merge.geometry_roles}
+        _surround(scope, names, merge, write, guard, handles)
+    for write in silent:
+        node = scope.nodes[write.node]
+        silence(work, scope, node, "NoOp", [text for text in node.input if is_control(text)])
+
+
+def sorted_writes(work: Work, scope: Scope, body: Body) -> tuple[list[tuple[Write, Guard]], list[Write]]:
+    """The writes of one body that are surrounded, each with its guard, and those that do not run any more."""
+    surrounded: list[tuple[Write, Guard]] = []
     silent: list[Write] = []
     for write in body.writes:
         merge = work.merges.get(write.variable)
         if merge is None:
             continue
-        guard = guard_of(merge.held.region, write.op, write.index)
+        guard = guard_against(merge.held.region, write)
         if guard is Guard.NOTHING:
             silent.append(write)
         else:
-            handles = {role: storages[write.variable, role] for role in merge.geometry_roles}
-            _surround(scope, names, merge, write, guard, handles)
+            surrounded.append((write, guard))
     silent += slot_writes(scope, body, work.trace.variables, silent)
-    for write in silent:
-        _silence(work, scope, scope.nodes[write.node])
+    still = {write.node for write in silent}
+    return [(w, g) for w, g in surrounded if w.node not in still], silent
+
+
+def set_inside(scope: Scope, names: FreshNames, node: NodeDef, old: Sequence[str]) -> str:
+    """Frees the name of a write for its guard, and lets it wait for what reads ``old``; returns the name."""
+    name = str(node.name)
+    node.name = names.fresh(f"{name}/graphfreeze/inner")
+    node.attr[GUARDED].CopyFrom(bytes_attr(name))
+    node.input.extend(dict.fromkeys(f"^{producer(ref)}" for ref in old))
+    return name
+
+
+def silence(work: Work, scope: Scope, node: NodeDef, op: str, inputs: Sequence[str]) -> None:
+    """Puts an op that changes nothing in the place of a write."""
+    was = scope.remembered(node)
+    definition = next((o for o in work.meta.meta_info_def.stripped_op_list.op if o.name == node.op), None)
+    node.op = op
+    del node.input[:]
+    node.input.extend(inputs)
+    node.attr.clear()
+    node.attr[SILENCED].CopyFrom(bytes_attr(was))
+    if definition is not None:
+        node.attr[OP].CopyFrom(bytes_attr(definition.SerializeToString(deterministic=True)))
 
 
 def _surround(
@@ -56,22 +91,7 @@ def _surround(
     restore = WriteGuard(MergeContext(merge, emit, {"base": handle, **storages}), merge.held, handle, guard)
     old = restore.before()
     outputs = {ref: scope.uses(ref) for ref in scope.refs_of(name)}
-    node.name = names.fresh(f"{name}/graphfreeze/inner")
-    node.attr[GUARDED].CopyFrom(bytes_attr(name))
-    node.input.append(f"^{producer(old)}")
+    set_inside(scope, names, node, [old])
     for ref, uses in outputs.items():
         replace_uses(scope, uses, ref, f"{node.name}{ref.removeprefix(name)}")
-    emit.node_of(restore.after(f"^{node.name}")).name = name
-
-
-def _silence(work: Work, scope: Scope, node: NodeDef) -> None:
-    was = scope.remembered(node)
-    definition = next((o for o in work.meta.meta_info_def.stripped_op_list.op if o.name == node.op), None)
-    controls = [text for text in node.input if is_control(text)]
-    node.op = "NoOp"
-    del node.input[:]
-    node.input.extend(controls)
-    node.attr.clear()
-    node.attr[SILENCED].CopyFrom(bytes_attr(was))
-    if definition is not None:
-        node.attr[OP].CopyFrom(bytes_attr(definition.SerializeToString(deterministic=True)))
+    emit.node_of(restore.after(f"^{node.name}", old)).name = name

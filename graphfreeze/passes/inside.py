@@ -6,7 +6,7 @@ from graphfreeze.graph.entries import reached_bodies
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.slots import slot_writes
 from graphfreeze.graph.uses import Body, Trace
-from graphfreeze.planning.guards import Guard, guard_of
+from graphfreeze.planning.guards import Guard, guard_against
 from graphfreeze.savedmodel.protos import MetaGraphDef
 from graphfreeze.selection import Region
 
@@ -28,7 +28,5 @@ def still_slots(meta: MetaGraphDef, trace: Trace, function: str, frozen: dict[in
 
 def _silent(scope: Scope, body: Body, trace: Trace, frozen: dict[int, Region]) -> set[str]:
     """The nodes of writes that serve only variables that are frozen whole."""
-    silent = [
-        w for w in body.writes if w.variable in frozen and guard_of(frozen[w.variable], w.op, w.index) is Guard.NOTHING
-    ]
+    silent = [w for w in body.writes if w.variable in frozen and guard_against(frozen[w.variable], w) is Guard.NOTHING]
     return {w.node for w in (*silent, *slot_writes(scope, body, trace.variables, silent))}

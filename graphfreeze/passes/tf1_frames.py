@@ -94,7 +94,8 @@ class Frames:
         copied.input[0] = edge
         if by_value:
             copied.op = _BY_VALUE.get(node.op, node.op)
-            copied.attr["T"].type = self._scope.nodes[producer(source)].attr["dtype"].type
+            attrs = self._scope.nodes[producer(source)].attr
+            copied.attr["T"].type = attrs["dtype" if "dtype" in attrs else "T"].type
         for noted in ("_class", "_output_shapes"):
             copied.attr.pop(noted, None)
         copied.attr[ADDED].CopyFrom(bytes_attr("lead"))

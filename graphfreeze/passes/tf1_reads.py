@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.access import Lookup
 from graphfreeze.graph.attrs import ADDED, INPUT, RAW, REPLACES, bytes_attr, type_attr
 from graphfreeze.graph.ops import Access
@@ -27,7 +26,8 @@ from graphfreeze.lowering.merge import Merge, MergeContext
 from graphfreeze.passes.functions import rewrite_functions
 from graphfreeze.passes.reads import gather_again
 from graphfreeze.passes.state import Work
-from graphfreeze.passes.tf1_frames import Frames, is_led, repoint_inputs
+from graphfreeze.passes.tf1_frames import repoint_inputs
+from graphfreeze.passes.tf1_place import Places
 from graphfreeze.savedmodel.protos import NodeDef
 
 _READS = ("Identity", "ReadVariableOp")
@@ -45,9 +45,8 @@ class _Reads:
         self.work = work
         self.scope = Scope(work.meta.graph_def)
         self.names = work.names()
-        self.frames = Frames(work.meta, self.scope, self.names)
-        self.refs = {h for v in work.trace.variables if v.is_ref for h in v.handles}
-        self.refs |= {s.handle for (i, _), s in work.stored.items() if work.trace.variables[i].is_ref}
+        self.places = Places(work, self.scope, self.names)
+        self.frames = self.places.frames
 
     def run(self) -> None:
         """The whole pass."""
@@ -120,7 +119,7 @@ class _Reads:
             merged = merge_full(context, context.emit.read(handle, *merge.typed))
             context.emit.node_of(merged).attr[REPLACES].CopyFrom(bytes_attr(handle))
             node.input[use.index] = merged
-            self._list(context, read.node)
+            self.places.list_added(context, read.node)
 
     def _set_aside(self, node: NodeDef) -> str:
         """Frees the name of a node; returns its new one."""
@@ -140,50 +139,25 @@ class _Reads:
         last.attr[REPLACES].CopyFrom(bytes_attr(node.name))
         if "_output_shapes" in node.attr:
             last.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
-        self._list(context, name)
-
-    def _list(self, context: MergeContext, beside: str) -> None:
-        emit = context.emit
-        assert isinstance(emit, GraphEmitter)
-        self.frames.add(beside, [n for n in emit.added if n != beside])
-        for added in self.scope.node_list[emit.first :]:
-            added.device = self.scope.nodes[beside].device
+        self.places.list_added(context, name)
 
     def _context(self, read: Read, merge: Merge, node: NodeDef, anchor: str, handle: str | None = None) -> MergeContext:
         """Handles of the variable and its storages where the read stands."""
-        # A lookup in a value stands behind the op that gives the value.
-        handle = self.scope.nodes[read.node].input[0] if handle is None else handle
-        way = self.frames.way(handle)
-        root = producer(way[0].input[0] if way else handle)
-        if root not in self.work.trace.variables[read.variable].handles:
-            self._refuse(merge, read, root)
-        inside = is_led(way) or self.frames.is_inside(anchor)
-        values: set[str] = set()
-        handles = {"base": handle}
-        if root in self.refs:
-            values.add(handle)
-        for role in merge.roles:
-            stored = self.work.stored[read.variable, role].handle
-            handles[role] = self.frames.lead(stored, handle, by_value=False)
-            if stored in self.refs:
-                values.add(handles[role])
-        for key, constant in self.work.geometry[read.variable].items():
-            handles[f"mask:{key}"] = self.frames.lead(constant, handle, by_value=True)
-            values.add(handles[f"mask:{key}"])
-        tied = self._tied(node, anchor) if inside else None
-        emit = GraphEmitter(self.scope, self.names, anchor, control_inputs(node), values=values, frame=tied)
-        return MergeContext(merge, emit, handles)
+        return self.places.context(
+            read.variable,
+            merge,
+            # A lookup in a value stands behind the op that gives the value.
+            self.scope.nodes[read.node].input[0] if handle is None else handle,
+            anchor,
+            controls=control_inputs(node),
+            tie=self._tied(node, anchor),
+            roles=merge.roles,
+            user=(read.node, read.op),
+        )
 
     def _tied(self, node: NodeDef, anchor: str) -> str:
         """A node of the frame that runs before the merge: the raw read, or what feeds an op that takes a ref."""
         return node.name if node.name != anchor else producer(_first_data(node.input))
-
-    def _refuse(self, merge: Merge, read: Read, root: str) -> None:
-        raise UnsupportedModelError(
-            f"Cannot freeze '{merge.plan.name}': node '{read.node}' ({read.op}) in the main graph takes it from "
-            f"'{root}' ({self.scope.nodes[root].op}), which hands on one of several variables or rounds of a loop. "
-            "Leave the variable out"
-        )
 
 
 def _first_data(inputs: Sequence[str]) -> str:

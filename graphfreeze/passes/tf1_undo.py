@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import ADDED, INPUT, RAW, REPLACES, attr_bytes
+from graphfreeze.graph.attrs import ADDED, GUARDED, INPUT, RAW, REPLACES, SILENCED, attr_bytes
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.tf1 import fetched_nodes, is_variable_collection
@@ -21,7 +21,7 @@ from graphfreeze.passes.tf1_undo_saver import drop_restored, drop_saved
 from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef, VariableDef
 
 _SAVER = re.compile(r"(^|/)save(_\d+)?/(Assign|AssignVariableOp|Identity)(_\d+)*$")
-_RAW_NAME = re.compile(r"/graphfreeze/raw(_\d+)*$")
+_MOVED_NAME = re.compile(r"/graphfreeze/(raw|inner)(_\d+)*$")
 
 
 def undo_graph(meta: MetaGraphDef, handles: Collection[str]) -> tuple[str, ...]:
@@ -35,7 +35,8 @@ def undo_graph(meta: MetaGraphDef, handles: Collection[str]) -> tuple[str, ...]:
     """
     infos = list(read_infos(meta))
     scope = Scope(meta.graph_def)
-    renamed = {n.name: _RAW_NAME.sub("", n.name) for n in scope.node_list if RAW in n.attr}
+    renamed = {n.name: _MOVED_NAME.sub("", n.name) for n in scope.node_list if RAW in n.attr or GUARDED in n.attr}
+    _let_write(scope, infos)
     _redirect(scope, infos)
     added = {n.name for n in scope.node_list if ADDED in n.attr}
     reborn = set(renamed.values())
@@ -56,6 +57,21 @@ def undo_graph(meta: MetaGraphDef, handles: Collection[str]) -> tuple[str, ...]:
     _keep(scope, kept, everything, renamed)
     _restore_collections(meta, infos, everything, renamed)
     return tuple(sorted(n for n in more if not _SAVER.search(n)))
+
+
+def _let_write(scope: Scope, infos: list[Info]) -> None:
+    """Writes that were silenced run again, as they were."""
+    prefix = infos[0].prefix if infos else ""
+    for node in scope.node_list:
+        if SILENCED not in node.attr:
+            continue
+        was = scope.recalled(node.attr[SILENCED].s)
+        was.name, was.device = node.name, node.device
+        was.input[:] = [f"^{prefix}{t[1:]}" if is_control(t) else f"{prefix}{t}" for t in was.input]
+        if prefix and "_class" in was.attr:
+            groups = was.attr["_class"].list
+            groups.s[:] = [b"loc:@" + prefix.encode() + g.removeprefix(b"loc:@") for g in groups.s]
+        node.CopyFrom(was)
 
 
 def _redirect(scope: Scope, infos: list[Info]) -> None:
@@ -104,7 +120,8 @@ def _keep(scope: Scope, kept: list[NodeDef], gone: set[str], renamed: Mapping[st
                 node.input[i] = text.replace(producer(text), renamed[producer(text)], 1)
         if node.name in renamed:
             node.name = renamed[node.name]
-            del node.attr[RAW]
+            for mark in (RAW, GUARDED):
+                node.attr.pop(mark, None)
         _colocate(node, gone, renamed)
         data.append(node.SerializeToString())
     del scope.node_list[:]

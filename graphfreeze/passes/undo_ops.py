@@ -13,7 +13,8 @@ _FOLLOWED = ("PartitionedCall", "StatefulPartitionedCall")
 
 def silenced_ops(meta: MetaGraphDef) -> list[bytes]:
     """Definitions of the ops of writes that a rewrite silenced."""
-    found = {node.attr[OP].s for f in meta.graph_def.library.function for node in f.node_def if OP in node.attr}
+    lists = [meta.graph_def.node, *(f.node_def for f in meta.graph_def.library.function)]
+    found = {node.attr[OP].s for nodes in lists for node in nodes if OP in node.attr}
     return sorted(found)
 
 

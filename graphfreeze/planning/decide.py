@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from graphfreeze.errors import NothingToTrainError, UnsupportedModelError
 from graphfreeze.graph.uses import SOURCE_NOT_FOUND, Trace
 from graphfreeze.graph.variables import Variable, element_bytes, is_float
-from graphfreeze.planning.guards import guard_of
+from graphfreeze.planning.guards import guard_against
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
 from graphfreeze.planning.strategy import Request, decide, hold_by_guards
 from graphfreeze.planning.views import Views
@@ -191,14 +191,10 @@ def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
 
 
 def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) -> tuple[WriteRecord, ...]:
-    """The writes, each with its guard and the place where its gradient is masked.
-
-    In the main graph of TF1 nothing guards them yet.
-    """
+    """The writes, each with its guard and the place where its gradient is masked."""
     found = zip(plain.writes, trace.writes(index), trace.gradients(index), strict=True)
     return tuple(
-        replace(record, guard=guard_of(region, write.op, write.index), gradient=gradient) if record.function else record
-        for record, (_, write), gradient in found
+        replace(record, guard=guard_against(region, write), gradient=gradient) for record, (_, write), gradient in found
     )
 
 
@@ -218,17 +214,10 @@ def _warnings(planned: MetaGraphPlan) -> list[str]:
             f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by "
             "a Python optimizer. Use copy 'snapshot' for those"
         )
-    for variable in planned.touched():
-        write = next((w for w in variable.writes if not w.function), None)
-        if write is not None and variable.strategy is not None:
-            found.append(
-                f"'{planned.label(variable)}' is written in the graph by node '{write.node}' ({write.op}) in the main "
-                "graph: rewrite refuses it, because nothing guards that write yet"
-            )
     counted = [planned.label(v) for v in planned.variables if any(w.gradient == SOURCE_NOT_FOUND for w in v.writes)]
     if counted:
         found.append(
-            f"{_names(counted)}: a function of the model computes a norm of its gradients, and the source of this one "
+            f"{_names(counted)}: the model computes a norm of its gradients, and the source of this one "
             "was not found: frozen elements do not move, but count in that norm, so the rest may train a little "
             "slower. plan -v shows the write"
         )

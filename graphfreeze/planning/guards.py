@@ -9,13 +9,16 @@ from __future__ import annotations
 import re
 from enum import StrEnum
 
+from graphfreeze.graph.uses import Write
 from graphfreeze.selection import Box, Points, Region, Rows
 
 SCATTER_SHARE = 100
 """Single elements are scattered as long as one in this many is held: the cost grows with each."""
 
-_HAS_OUTPUT = re.compile(r"RngReadAndSkip|ResourceCountUpTo|Stateful\w+|AssignVariableXlaConcatND")
+_HAS_OUTPUT = re.compile(r"RngReadAndSkip|(Resource)?CountUpTo|Stateful\w+|AssignVariableXlaConcatND")
 """Writes whose results are used: they run, whatever is frozen."""
+_SHRINKS = "SdcaShrinkL1"
+"""Writes all of its inputs."""
 
 
 class Guard(StrEnum):
@@ -30,14 +33,26 @@ class Guard(StrEnum):
     SELECT = "selected from old and new"
 
 
-def guard_of(region: Region, op: str, index: int) -> Guard:
+def guard_against(region: Region, write: Write) -> Guard:
+    """``guard_of`` a write that a trace has found."""
+    return guard_of(region, write.op, write.index, shared=write.shared)
+
+
+def gives_value(op: str) -> bool:
+    """Whether a write has a result of its own, which others take."""
+    return _HAS_OUTPUT.fullmatch(op) is not None
+
+
+def guard_of(region: Region, op: str, index: int, *, shared: bool = False) -> Guard:
     """The cheapest guard of a region against an op that takes the variable as data input ``index``.
 
-    An op that updates another variable, and has this one as a slot, goes on running.
+    An op that updates another variable, and has this one as a slot, goes on running. Where another write may run at
+    the same time (``shared``) nothing but frozen elements is written: a selection of the whole could undo that one.
     """
     if region.is_whole:
-        return Guard.NOTHING if index == 0 and not _HAS_OUTPUT.fullmatch(op) else Guard.WHOLE
-    if region.count * 2 > region.size:
+        runs = index > 0 or gives_value(op) or op == _SHRINKS
+        return Guard.WHOLE if runs else Guard.NOTHING
+    if region.count * 2 > region.size and not shared:
         return Guard.SELECT
     match region:
         case Box():
@@ -47,4 +62,4 @@ def guard_of(region: Region, op: str, index: int) -> Guard:
         case Points() if region.count * SCATTER_SHARE <= region.size:
             return Guard.POINTS
         case _:
-            return Guard.SELECT
+            return Guard.POINTS if shared else Guard.SELECT
