@@ -28,6 +28,8 @@ ORIGIN = "_graphfreeze_function"
 """On one node of every changed function: what the function was called and whether it had effects, as JSON."""
 CALL = "_graphfreeze_call"
 """On a call inside a function: how its inputs were changed, as JSON."""
+ROUNDS = "_graphfreeze_rounds"
+"""On a loop of a TF1 graph whose rounds run one at a time now: how many could run at once, -1 where nothing said."""
 
 RAW = "_graphfreeze_raw"
 """On a node of a TF1 main graph whose name the effective value took over: the old name."""

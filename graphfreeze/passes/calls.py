@@ -6,7 +6,7 @@ import json
 from typing import TYPE_CHECKING
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import CALL, bytes_attr, shape_proto
+from graphfreeze.graph.attrs import CALL, ROUNDS, bytes_attr, int_attr, shape_proto
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.ops import CallKind
 from graphfreeze.graph.refs import attr_of, is_control
@@ -47,10 +47,20 @@ def rewire_call(
         name = rewriter.build(callee.key, mode.inside(call.op.kind), inner)
         value = node.attr[callee.attribute]
         (value.func if callee.index is None else value.list.func[callee.index]).name = name
+    if call.op.kind is CallKind.LOOP and not rewriter.work.trace.is_tf2:
+        _one_round_at_a_time(rewriter, node, call)
     if layout.is_empty:
         return
     passed = _values(rewriter, scope, names, call, mode, arguments, layout)
     _hand_over(rewriter, node, call, layout, passed, arguments)
+
+
+def _one_round_at_a_time(rewriter: Rewriter, node: NodeDef, call: Call) -> None:
+    """Nothing orders the rounds of a loop of TF1, and one would put back what another has just written."""
+    if any(rewriter.needs.guarded_below(callee.key) for callee in call.callees):
+        given = node.attr["parallel_iterations"].i if "parallel_iterations" in node.attr else -1
+        node.attr[ROUNDS].CopyFrom(int_attr(given))
+        node.attr["parallel_iterations"].CopyFrom(int_attr(1))
 
 
 def _values(

@@ -101,6 +101,12 @@ class NeedsAnalysis:
         """Whether the body writes a variable of which something is frozen, or holds its gradient."""
         return bool(self._guarded_variables(body))
 
+    def guarded_below(self, key: Key) -> bool:
+        """Whether the body, or one that it calls, writes a variable of which something is frozen."""
+        body = self._trace.bodies[key]
+        own = any(w.variable in self._merges for w in body.writes)
+        return own or any(self.guarded_below(c.key) for call in body.calls for c in call.callees)
+
     def _guarded_variables(self, body: Body) -> tuple[int, ...]:
         found = dict.fromkeys([*(w.variable for w in body.writes), *(s.variable for s in body.sources)])
         return tuple(v for v in found if v in self._merges)

@@ -29,8 +29,14 @@ from graphfreeze.passes.tf1_effects import Effects
 from graphfreeze.passes.tf1_frames import is_led
 from graphfreeze.passes.tf1_place import Places
 from graphfreeze.planning.guards import Guard, gives_value
-from graphfreeze.savedmodel import DT_RESOURCE
+from graphfreeze.savedmodel import DT_RESOURCE, DTYPE_NUMBERS
 from graphfreeze.savedmodel.protos import AttrValue, NodeDef
+
+# What random ops of a generator give unless they say otherwise; a saved graph leaves defaults out.
+_VALUE_DTYPES = {
+    "StatefulUniformFullInt": "uint64",
+    **dict.fromkeys(("RngReadAndSkip", "StatefulUniformInt", "StatefulRandomBinomial"), "int64"),
+}
 
 
 def guard_graph(work: Work) -> None:
@@ -82,8 +88,7 @@ class _Guards:
         for guard, ref in zip(guards, old, strict=True):
             done = producer(guard.after(f"^{done}", ref))
         emit = guards[-1].context.emit
-        if gives_value(node.op):
-            dtype = next(node.attr[k].type for k in ("T", "dtype", "shape_dtype") if k in node.attr)
+        if dtype := _value_dtype(node):
             done = producer(emit.op("Identity", [node.name, f"^{done}"], {"T": type_attr(dtype)}))
         elif GIVES_REF.fullmatch(node.op) and min(w.index for w, _ in writes) > 0:
             done = producer(emit.op("RefIdentity", [given, f"^{done}"], {"T": node.attr["T"]}))
@@ -92,7 +97,7 @@ class _Guards:
         if "_output_shapes" in node.attr and self.scope.refs_of(name):
             last.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
         beside = name if self.places.frames.is_inside(name) else producer(given)
-        self.places.list_added(guards[0].context, beside)
+        self.places.list_added(guards[0].context, beside, name)
 
     def _guard(self, node: NodeDef, handle: str, write: Write, guard: Guard) -> WriteGuard:
         merge = self.work.merges[write.variable]
@@ -171,6 +176,14 @@ class _Guards:
             self.scope, self.names, anchor, values=set(handles.values()), frame=anchor if inside else None
         )
         return MergeContext(merge, emit, handles)
+
+
+def _value_dtype(node: NodeDef) -> int:
+    """The dtype of what a write gives out beside the variable; 0 where that is nothing."""
+    if not gives_value(node.op) or node.op == "AssignVariableXlaConcatND":
+        return 0
+    default = _VALUE_DTYPES.get(node.op, "float32")
+    return attr_of(node, "T" if node.op.endswith("CountUpTo") else "dtype").type or DTYPE_NUMBERS[default]
 
 
 def _listed(work: Work) -> set[str]:

@@ -68,11 +68,14 @@ class Places:
         emit = GraphEmitter(self.scope, self.names, anchor, controls, values=values, frame=tie if inside else None)
         return MergeContext(merge, emit, handles)
 
-    def list_added(self, context: MergeContext, beside: str) -> None:
-        """Tells contexts of what was emitted, and puts it on the device of the node that it stands beside."""
+    def list_added(self, context: MergeContext, beside: str, name: str | None = None) -> None:
+        """Tells contexts of what was emitted, and puts it on the device of the node that it stands beside.
+
+        ``name`` is one that was there before, and is known to the contexts as it was.
+        """
         emit = context.emit
         assert isinstance(emit, GraphEmitter)
-        self.frames.add(beside, [n for n in emit.added if n != beside])
+        self.frames.add(beside, [n for n in emit.added if n not in (beside, name)])
         for added in self.scope.node_list[emit.first :]:
             added.device = self.scope.nodes[beside].device
 

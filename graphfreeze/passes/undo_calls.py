@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from graphfreeze.graph.attrs import CALL, REPLACES
+from graphfreeze.graph.attrs import CALL, REPLACES, ROUNDS
 from graphfreeze.graph.ops import CALLS, CallKind, CallOp
 from graphfreeze.graph.refs import attr_of, is_control, parse_ref, producer
 from graphfreeze.graph.scope import Scope
@@ -60,6 +60,11 @@ class MarkedCall:
         if CALL in self.node.attr:
             self._pass_handles()
             del self.node.attr[CALL]
+        if ROUNDS in self.node.attr:
+            self.node.attr["parallel_iterations"].i = self.node.attr[ROUNDS].i
+            if self.node.attr[ROUNDS].i < 0:
+                del self.node.attr["parallel_iterations"]
+            del self.node.attr[ROUNDS]
         if dropped:
             self._drop(dropped)
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 import graphfreeze
+from graphfreeze.savedmodel import read_saved_model
 from tests.end_to_end.tf1_models import FULL, KINDS
 from tests.helpers.compare import assert_bits_equal, assert_within_eps
 from tests.helpers.finalized import finalized_differences
@@ -121,3 +122,109 @@ def test_frozen_elements_do_not_count_in_norms(index, kind, tmp_path):
             assert_within_eps(values[name], expected[name], name)
         if not mask.all():
             assert np.any(expected[name] != oracle.start[name]), name
+
+
+def export_again(path, target, how, values):
+    """What a session exports after the original was loaded and given these values."""
+    from tests.helpers.sessions import Model, export
+
+    with Model(path, ["train"], how) as model:
+        model.assign_all(values)
+        export(model, target, ["train"])
+    return target
+
+
+WAYS = [(kind, how) for kind in KINDS for how in (None, "deep/inside")]
+
+
+@pytest.mark.parametrize(("kind", "how"), WAYS)
+def test_trained_exported_and_finalized(kind, how, warm, tmp_path):
+    """G5: the graph that the original would be, trained and exported, guards and masks taken out again."""
+    from tests.end_to_end import tf1_steps
+    from tests.helpers.sessions import Model, export
+
+    names = ("momentum", "adam", "ftrl")
+    frozen = ["momentum/kernel[:2]", "momentum/table", "adam/kernel", "adam/table[[0, 2]]", "ftrl/*[:, ::2]"]
+    source = warm(kind) / "model"
+    graphfreeze.rewrite(source, tmp_path / "out", freeze=frozen)
+    graphfreeze.finalize(tmp_path / "out", tmp_path / "undone")
+    assert finalized_differences(tmp_path / "undone", source) == []
+    prefix = f"{how}/" if how else ""
+    with Model(tmp_path / "out", ["train"], how) as model:
+        for step in range(3):
+            feed = {prefix + key: value for key, value in tf1_steps.feed_of(step).items()}
+            model.run([f"{prefix}{n}/train" for n in names], feed)
+        nodes = [op.name for op in model.graph.get_operations() if op.type in ("VariableV2", "VarHandleOp")]
+        values = model.values([n for n in nodes if "graphfreeze" not in n])
+        export(model, tmp_path / "trained", ["train"])
+    graphfreeze.finalize(tmp_path / "trained", tmp_path / "plain")
+    again = read_saved_model(export_again(source, tmp_path / "expected", how, values))
+    plain = read_saved_model(tmp_path / "plain")
+    assert "graphfreeze" not in str(plain.proto)
+    # Each export adds a saver of its own, and each test the reads that it asks for.
+    own = {prefix + n.name for n in read_saved_model(source).proto.meta_graphs[0].graph_def.node}
+    nodes, expected = (
+        {n.name: n for n in m.proto.meta_graphs[0].graph_def.node if n.name in own} for m in (plain, again)
+    )
+    assert nodes.keys() == expected.keys() == own
+    assert [name for name in sorted(own) if nodes[name] != expected[name]] == []
+    assert plain.bundle.entries.keys() == again.bundle.entries.keys()
+    assert all(plain.bundle.read_bytes(key) == again.bundle.read_bytes(key) for key in plain.bundle.entries)
+
+
+def network(kind, freeze, folder, **options):
+    from tests.conftest import MODELS
+
+    path = MODELS / f"tf1_network_{kind}"
+    return path, graphfreeze.rewrite(path, folder / "out", freeze=freeze, allow_empty=True, **options)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_whole_variable_no_longer_needs_is_not_computed(kind, tmp_path):
+    """Its slots do not move, what led to the update on the side still runs, and no gradient is asked for."""
+    from tests.helpers.sessions import Model, loss_of
+
+    _, plan = network(kind, ["fc1/weights", "fc1/biases", "fc2/**"], tmp_path)
+    assert {w.guard for v in plan.meta_graphs[0].touched() for w in v.writes} == {"does not run"}
+    with Model(tmp_path / "out", ["train"]) as model:
+        update = "train/update_fc1/weights/" + ("ResourceApplyAdam" if kind == "resource" else "ApplyAdam")
+        assert model.graph.get_operation_by_name(update).type == "NoOp"
+        variables = [op.name for op in model.graph.get_operations() if op.type in ("VariableV2", "VarHandleOp")]
+        before = model.values(variables)
+        feed, _ = loss_of(model.meta)
+        needed = {name for name in feed if "inputs" in name}
+        # The loss is not computed, so its target is not asked for.
+        model.run("train", {name: feed[name] for name in needed})
+        after = model.values(variables)
+    moved = {n for n in variables if before[n].tobytes() != after[n].tobytes()}
+    assert {n.removeprefix("train/") for n in moved} == {"fc1/moving_mean", "global_step", "beta1_power", "beta2_power"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("after_old", "chosen"), [(True, None), (False, ["fc1/weights", "fc2/weights"])])
+def test_a_new_optimizer_beside_the_old_train_op(kind, after_old, chosen, tmp_path):
+    import tensorflow as tf
+
+    from tests.end_to_end.test_tf1_training import OPTIMIZERS, make_optimizer
+    from tests.helpers.sessions import Model, effective, loss_of
+
+    tf1 = tf.compat.v1
+    _, plan = network(kind, ["fc1/weights[:2]", "fc1/biases", "fc2/weights[[0, 3], [1, 2]]"], tmp_path)
+    meta = plan.meta_graphs[0]
+    frozen = [v for v in meta.variables if v.frozen]
+    for name in OPTIMIZERS if FULL else list(OPTIMIZERS)[:: 3 if after_old else 4]:
+        with Model(tmp_path / "out", ["train"]) as held:
+            before = {v.name: effective(held, v) for v in meta.variables}
+            feed, loss = loss_of(held.meta)
+            known = set(tf1.global_variables())
+            variables = chosen and [v for v in tf1.global_variables() if v.op.name in chosen]
+            optimizer = make_optimizer(name)
+            optimizer._name += "New"
+            step = optimizer.minimize(held.graph.get_tensor_by_name(loss), var_list=variables)
+            held.run(tf1.variables_initializer([v for v in tf1.global_variables() if v not in known]))
+            for _ in range(5):
+                held.run(["train", step] if after_old else step, feed)
+            for variable in frozen:
+                after = effective(held, variable)
+                assert_bits_equal(variable.region.take(after), variable.region.take(before[variable.name]), name)
+            assert np.any(effective(held, meta.variables[0]) != before["fc1/weights"])

@@ -1,4 +1,4 @@
-"""Every way to write a variable in the main graph of TF1: ops, numbers that arithmetic would change, loops, branches."""
+"""Every way to write a variable in the main graph of TF1: ops, odd numbers, loops, branches."""
 
 import numpy as np
 import pytest
@@ -29,7 +29,7 @@ def writers(x, dtype):
     from tensorflow.python.ops import gen_array_ops as arrays
     from tensorflow.python.ops import gen_resource_variable_ops as resources
     from tensorflow.python.ops import gen_state_ops as states
-    from tensorflow.python.training import gen_training_ops as training
+    from tensorflow.python.ops import gen_training_ops as training
 
     tf1 = tf.compat.v1
     shape = x.shape.as_list()
@@ -133,8 +133,9 @@ def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, num
                 assert_bits_equal(given, after, f"{index} {name}, read after it")
                 if kind == "ref":
                     assert_bits_equal(held.run("x:0"), after)
-        graphfreeze.finalize(out, tmp_path / "plain", force=True)
-        assert finalized_differences(tmp_path / "plain", tmp_path / "model") == []
+        plain = tmp_path / f"plain{INDICES.index(index)}"
+        graphfreeze.finalize(out, plain)
+        assert finalized_differences(plain, tmp_path / "model") == []
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -153,7 +154,7 @@ def test_denormal_numbers_and_negative_zero_survive(index, kind, tmp_path):
 
 
 @pytest.mark.parametrize("shape", [(8, 16), (64, 64), (8, 6)])
-@pytest.mark.parametrize("index", ["[:2]", "[2:4]", "[:-1]", "[:, :8]", "[[0, 1], [1, 1]]"])
+@pytest.mark.parametrize("index", ["[:2]", "[2:4]", "[:-1]", "[:, :3]", "[[0, 1], [1, 1]]"])
 def test_what_is_put_back_does_not_share_the_memory_of_a_ref(index, shape, tmp_path):
     """An Identity or an aligned slice of a ref is the variable itself: a guard that reads it so holds nothing."""
     import tensorflow as tf
