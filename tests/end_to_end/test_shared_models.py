@@ -134,6 +134,60 @@ def test_promises_of_models_with_slots():
         assert_as_many_as_pinned(name, {line["case"]: line["result"] for line in lines if line["model"] == name})
 
 
+TRAINED_IN_GRAPH = [
+    name
+    for name in shared_model_names()
+    if any("Apply" in op for op in PINNED["shared"][name].get("writes", {}))
+    and "TF1" in PINNED["shared"][name]["format"]
+]
+
+
+def test_some_graphs_hold_their_optimizer():
+    require_shared_models()
+    assert len(TRAINED_IN_GRAPH) == 4
+
+
+@pytest.mark.tf
+@pytest.mark.parametrize("case", ["slice", "whole"])
+@pytest.mark.parametrize("name", TRAINED_IN_GRAPH)
+def test_graphs_train_themselves(name, case, tmp_path):
+    """Their own update ops, by name, against the original in which frozen elements are put back after every step."""
+    import numpy as np
+
+    import graphfreeze
+    from tests.helpers.compare import assert_bits_equal, assert_within_eps
+    from tests.helpers.finalized import finalized_differences
+    from tests.helpers.sessions import Model, placeholders_behind
+
+    path = shared_model(name)
+    weights = [v for v in graphfreeze.inspect(path).meta_graphs[0].variables if v.kind == "weight"]
+    rows = {v.name: bool(v.shape) and v.shape[0] > 1 and case == "slice" for v in weights}
+    some = weights if case == "slice" else weights[:1]
+    frozen = {v.name: np.s_[:1] if rows[v.name] else ... for v in some if rows[v.name] or v is weights[0]}
+    chosen = [f"{n}[:1]" if rows[n] else n for n in frozen]
+    tags = graphfreeze.rewrite(path, tmp_path / "out", freeze=chosen).meta_graphs[0].tags
+    with Model(path, tags) as plain, Model(tmp_path / "out", tags) as held:
+        steps = [op.name for op in plain.graph.get_operations() if "Apply" in op.type]
+        start, names = plain.values(frozen), [v.name for v in weights]
+        before = plain.values(names)
+        for step in range(5):
+            feed = placeholders_behind(plain, steps, seed=step)
+            plain.run([plain.graph.get_operation_by_name(s) for s in steps], feed)
+            held.run([held.graph.get_operation_by_name(s) for s in steps], feed)
+            now = plain.values(frozen)
+            for n, index in frozen.items():
+                now[n][index] = start[n][index]
+            plain.assign_all(now)
+        after, expected = held.values(names), plain.values(names)
+    for n in names:
+        if n in frozen:
+            assert_bits_equal(after[n][frozen[n]], start[n][frozen[n]], n)
+        assert_within_eps(after[n], expected[n], n)
+    assert any(np.any(expected[n] != before[n]) for n in names)
+    graphfreeze.finalize(tmp_path / "out", tmp_path / "plain")
+    assert finalized_differences(tmp_path / "plain", path) == []
+
+
 @pytest.mark.parametrize("name", [n for n, loader in NOT_LOADED.items() if loader == "none"])
 def test_finalize_of_a_model_that_cannot_be_loaded(name, tmp_path):
     import graphfreeze

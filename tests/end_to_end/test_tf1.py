@@ -268,12 +268,6 @@ def test_a_second_rewrite_replaces_or_extends(kind, tmp_path):
     assert sum(v.frozen for v in plan.meta_graphs[0].variables) == 12
 
 
-def test_what_the_graph_writes_is_refused_for_now(tmp_path):
-    for kind in KINDS:
-        with pytest.raises(UnsupportedModelError, match="in the main graph writes it inside the graph"):
-            graphfreeze.rewrite(MODELS / f"tf1_network_{kind}", tmp_path / "out", freeze="fc1/weights[:1]")
-
-
 def test_what_is_for_object_graphs_only_says_so(tmp_path):
     original, out, _ = rewritten("two_by_two", "ref", tmp_path)
     with pytest.raises(UnsupportedModelError, match="is a TF1 graph, which trains in a Session"):

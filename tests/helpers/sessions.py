@@ -21,6 +21,8 @@ _VARIABLES = ("VariableV2", "Variable", "VarHandleOp")
 _EFFECTS = ("Assign", "Apply", "Scatter", "Save", "Restore", "Merge", "Sharded", "Print", "Write")
 _RANDOM = ("Random", "Truncated")
 _IDS = 6
+_FED = 4
+"""Size of a dimension that a placeholder leaves open."""
 
 
 class Model:
@@ -113,6 +115,27 @@ class Model:
         if re.match(r"save(_\d+)?/", op.name):
             return False  # what it saves is what is stored
         return all(t.dtype not in (tf.resource, tf.variant) for t in op.outputs)
+
+
+def placeholders_behind(model: Model, names: Iterable[str], *, seed: int) -> dict[str, Any]:
+    """Random numbers for every placeholder that these ops need."""
+    generator = np.random.default_rng(seed)
+    pending, seen = list(names), set[str]()
+    found: dict[str, Any] = {}
+    while pending:
+        name = pending.pop()
+        if name in seen:
+            continue
+        seen.add(name)
+        op = model.graph.get_operation_by_name(name)
+        pending += [t.op.name for t in op.inputs] + [c.name for c in op.control_inputs]
+        if op.type == "Placeholder":
+            shape = op.outputs[0].shape
+            sizes = [_FED if d is None else d for d in shape] if shape.rank is not None else []
+            dtype = op.outputs[0].dtype
+            value = generator.normal(size=sizes) if dtype.is_floating else generator.integers(0, 2, sizes)
+            found[f"{name}:0"] = np.asarray(value).astype(dtype.as_numpy_dtype)
+    return found
 
 
 def computable(model: Model, names: list[str]) -> list[str]:
