@@ -69,8 +69,7 @@ def test_outcome_is_as_pinned(table, name):
 def test_the_file_says_something():
     """A pinned outcome of nothing would pass for ever."""
     exits = [c["exit"] for models in PINNED.values() for m in models.values() for k in CASES if (c := m.get(k))]
-    assert exits.count(0) > 60
-    assert exits.count(4) > 8
+    assert exits.count(0) > 80
     assert {m["inspect"] for models in PINNED.values() for m in models.values()} == {0}
 
 
