@@ -156,7 +156,8 @@ class Trace:
         for other in (body, *self.all_bodies()):
             for source in other.sources:
                 if source.variable == write.variable and (body.key, write.node) in source.writes:
-                    where = "" if other is body else f" in '{other.key.function}'"
+                    place = f"'{other.key.function}'" if other.key.function else "the main graph"
+                    where = "" if other is body else f" in {place}"
                     return f"masked at '{producer(source.tensor)}'{where}"
         return SOURCE_NOT_FOUND if (write.variable, write.node) in body.unmasked else None
 

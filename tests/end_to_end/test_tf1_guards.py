@@ -84,46 +84,6 @@ def test_own_train_ops_leave_frozen_elements_and_train_the_rest(region, kind, wa
         assert (moved & ~mask).sum() >= 0.7 * (~mask).sum(), name
 
 
-NORM_CASES = [(index, kind) for index in ("[:2]", "[..., :2]", "") for kind in KINDS]
-
-
-@pytest.mark.parametrize(("index", "kind"), NORM_CASES if FULL else NORM_CASES[::3] + NORM_CASES[1::4])
-def test_frozen_elements_do_not_count_in_norms(index, kind, tmp_path):
-    """G4 where gradients are clipped, added up, scaled or checked before they are applied."""
-    from tests.end_to_end import tf1_steps
-    from tests.helpers.sessions import Model
-
-    resource = kind == "resource"
-    train = [f"{n}/train" for n in tf1_steps.NORMS]
-    feed = {s: {"x:0": tf1_steps.feed_of(s)["x:0"]} for s in range(30)}
-    tf1_steps.save_trained(tmp_path, tf1_steps.build_norms, train, feed.get, resource=resource)
-    # A tensor of two variables is masked for one of them.
-    masks = {n: mask_of(index, s) for n, s in tf1_steps.NORMED.items() if n != "shared/b"}
-    plan = graphfreeze.rewrite(
-        tmp_path / "model", tmp_path / "out", freeze=[f"{n}{index}" for n in masks], allow_empty=True
-    )
-    told = {v.name: [w.gradient for w in v.writes] for v in plan.meta_graphs[0].variables if v.name in masks}
-    assert all("masked at" in found for gradients in told.values() for found in gradients), told
-    oracle = tf1_steps.Oracle(
-        tmp_path,
-        tf1_steps.build_norms,
-        masks | {"shared/b": np.zeros((8, 6), bool)},
-        resource=resource,
-    )
-    with Model(tmp_path / "out", ["train"]) as model:
-        for step in range(STEPS):
-            model.run(train, feed[step])
-            oracle.step(train, feed[step])
-        own, seen, read = tf1_steps.fetched(model, list(oracle.masks))
-    expected = oracle.values()
-    for name, mask in oracle.masks.items():
-        for values in (own, seen, read):
-            assert_bits_equal(values[name][mask], oracle.start[name][mask], name)
-            assert_within_eps(values[name], expected[name], name)
-        if not mask.all():
-            assert np.any(expected[name] != oracle.start[name]), name
-
-
 def export_again(path, target, how, values):
     """What a session exports after the original was loaded and given these values."""
     from tests.helpers.sessions import Model, export

@@ -68,26 +68,6 @@ def writers(x, dtype):
     }
 
 
-def save(path, build, *, tags=("train",)):
-    """Builds in a graph of its own and exports the session."""
-    import tensorflow as tf
-
-    from tests.helpers.sessions import Model, export
-
-    tf1 = tf.compat.v1
-    with tf.Graph().as_default() as graph, tf1.Session() as session:
-        tf1.disable_control_flow_v2()
-        try:
-            build()
-        finally:
-            tf1.enable_control_flow_v2()
-        session.run(tf1.global_variables_initializer())
-        model = Model.__new__(Model)
-        model.graph, model.session, model.prefix, model.meta = graph, session, "", tf1.MetaGraphDef()
-        export(model, path, tags)
-    return path
-
-
 def writing(kind, dtype, start):
     """Builds ``x`` with a node ``NAME_written`` for each write, which waits for it and gives the value after it."""
 
@@ -112,6 +92,7 @@ CASES = [(kind, dtype, number) for number, dtype in enumerate(DTYPES) for kind i
 
 @pytest.mark.parametrize(("kind", "dtype", "number"), CASES if FULL else CASES[:3] + CASES[5::2])
 def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, number, tmp_path):
+    from tests.end_to_end.tf1_steps import save
     from tests.helpers.sessions import Model
 
     start = np.arange(1, 129).reshape(SHAPE).astype(np.float32) / 4
@@ -141,6 +122,7 @@ def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, num
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("index", INDICES[:-1] if FULL else INDICES[:-1:3])
 def test_denormal_numbers_and_negative_zero_survive(index, kind, tmp_path):
+    from tests.end_to_end.tf1_steps import save
     from tests.helpers.sessions import Model
 
     odd = np.resize(np.array([-0.0, 1e-40, -1e-42, np.inf, np.nan, 3.4e38, 0.0], np.float32), SHAPE)
@@ -159,6 +141,7 @@ def test_what_is_put_back_does_not_share_the_memory_of_a_ref(index, shape, tmp_p
     """An Identity or an aligned slice of a ref is the variable itself: a guard that reads it so holds nothing."""
     import tensorflow as tf
 
+    from tests.end_to_end.tf1_steps import save
     from tests.helpers.sessions import Model
 
     tf1 = tf.compat.v1
@@ -179,15 +162,13 @@ def test_what_is_put_back_does_not_share_the_memory_of_a_ref(index, shape, tmp_p
     assert (after[~mask] != before[~mask]).mean() > 0.9
 
 
-def control(kind, *, functions):
+def control(kind):
     """``x`` is written in both branches of a cond, and in every round of a loop; so is ``y``, with both at once."""
 
     def build():
         import tensorflow as tf
 
         tf1 = tf.compat.v1
-        if functions:
-            tf1.enable_control_flow_v2()
         resource = kind == "resource"
         start = np.arange(128, dtype=np.float32).reshape(SHAPE)
         x = tf1.get_variable("x", initializer=tf.constant(start), use_resource=resource)
@@ -220,9 +201,10 @@ CONTROL = [("ref", False), ("resource", False), ("resource", True)]
     "index", ["[1:3]", "[:-1]", "[:, [0, 1, 3]]", "[[0, 7], [1, 5]]", ""] if FULL else ["[:-1]", "[:, [0, 1, 3]]", ""]
 )
 def test_writes_in_branches_and_loops(kind, functions, index, tmp_path):
+    from tests.end_to_end.tf1_steps import save
     from tests.helpers.sessions import Model
 
-    save(tmp_path / "model", control(kind, functions=functions))
+    save(tmp_path / "model", control(kind), functions=functions)
     graphfreeze.rewrite(tmp_path / "model", tmp_path / "out", freeze=f"x{index}", allow_empty=True)
     mask = mask_of(index)
     with Model(tmp_path / "out", ["train"]) as held, Model(tmp_path / "model", ["train"]) as plain:
@@ -242,6 +224,8 @@ def test_writes_in_branches_and_loops(kind, functions, index, tmp_path):
 def test_a_choice_between_variables_is_refused(tmp_path):
     import tensorflow as tf
     from tensorflow.python.ops import gen_control_flow_ops, gen_state_ops
+
+    from tests.end_to_end.tf1_steps import save
 
     tf1 = tf.compat.v1
 

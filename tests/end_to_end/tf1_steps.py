@@ -4,6 +4,8 @@ The same Python builds the model that is rewritten and the oracle, in which froz
 before anything else is computed from it (``hold``).
 """
 
+from contextlib import contextmanager
+
 import numpy as np
 import tensorflow as tf
 
@@ -68,36 +70,55 @@ def feed_of(step):
     return {"x:0": x, "ids:0": np.array([step % 10, (step + 3) % 10, step % 10], np.int32)}
 
 
-def save_trained(path, build, train, feed, *, steps=5, resource):
+@contextmanager
+def control_flow(functions=False):
+    """Branches and loops as TF1 has them, or as functions; as it was afterwards."""
+    was = tf1.control_flow_v2_enabled()
+    (tf1.enable_control_flow_v2 if functions else tf1.disable_control_flow_v2)()
+    try:
+        yield
+    finally:
+        (tf1.enable_control_flow_v2 if was else tf1.disable_control_flow_v2)()
+
+
+def save(path, build, *, functions=False):
+    """Builds in a graph of its own, initialises it, and exports the session."""
+    with tf.Graph().as_default() as graph, tf1.Session() as session:
+        with control_flow(functions):
+            build()
+        session.run(tf1.global_variables_initializer())
+        _export(graph, session, path)
+    return path
+
+
+def _export(graph, session, path):
+    model = Model.__new__(Model)
+    model.graph, model.session, model.prefix, model.meta = graph, session, "", tf1.MetaGraphDef()
+    export(model, path, ["train"])
+
+
+def save_trained(path, build, train, feed, *, steps=5, resource, functions=False):
     """Builds, warms the slots up, and saves with the graph's own saver and as a SavedModel."""
     with tf.Graph().as_default() as graph, tf1.Session() as session:
-        tf1.disable_control_flow_v2()
-        try:
+        with control_flow(functions):
             build(resource)
-        finally:
-            tf1.enable_control_flow_v2()
         session.run(tf1.global_variables_initializer())
         for step in range(steps):
             session.run(train, feed(step))
         tf1.train.Saver().save(session, str(path / "warm"))
-        model = Model.__new__(Model)
-        model.graph, model.session, model.prefix, model.meta = graph, session, "", tf1.MetaGraphDef()
-        export(model, path / "model", ["train"])
+        _export(graph, session, path / "model")
     return path / "model"
 
 
 class Oracle:
     """The hand-built graph from the warm checkpoint; frozen elements are put back by hand after every step."""
 
-    def __init__(self, path, build, masks, *, resource):
+    def __init__(self, path, build, masks, *, resource, functions=False):
         self.graph, self.masks = tf.Graph(), masks
         with self.graph.as_default():
             self.session = tf1.Session()
-            tf1.disable_control_flow_v2()
-            try:
+            with control_flow(functions):
                 build(resource, {n: tf.constant(m) for n, m in masks.items()})
-            finally:
-                tf1.enable_control_flow_v2()
             variables = {v.op.name: v for v in tf1.global_variables()}
             tf1.train.Saver().restore(self.session, str(path / "warm"))
             self.variables = {n: variables[n] for n in masks}
@@ -131,9 +152,6 @@ def fetched(model, names):
         own[name] = f"{name}/Read/ReadVariableOp:0" if op.type == "VarHandleOp" else f"{name}:0"
         reads[name] = f"{name}/Read/ReadVariableOp:0" if op.type == "VarHandleOp" else f"{name}/read:0"
     return model.values(names), model.run(own), model.run(reads)
-
-
-# --- steps beyond one optimizer: norms, sums, scales, batch statistics, branches and loops
 
 
 def _loss(a, b, x):
@@ -188,19 +206,20 @@ def _accumulated(resource, x, hold):
 
 
 def _scaled(resource, x, hold):
-    """The step is taken in a branch, if all gradients are finite once the scale is taken out."""
-    w = variable("scaled/kernel", (8, 6), resource)
+    """The step is taken in a branch, if all gradients are finite once the scale is taken out, dense and sparse."""
+    w, table = variable("scaled/kernel", (8, 6), resource), variable("scaled/table", (10, 4), resource)
     optimizer = tf1.train.MomentumOptimizer(0.2, 0.9)
-    loss = tf.reduce_mean(tf.square(tf.matmul(x, w) - 1.0))
-    # The frozen element's own gradient overflows, in the model that is rewritten and (before the mask) in the oracle.
-    loss += tf.reduce_sum(tf.square(w[:1, :1]) * 1e30)
-    pairs = [(g / 1024.0, v) for g, v in _pairs(optimizer, loss * 1024.0, ["scaled/kernel"], hold)]
-    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g, _ in pairs])
-    with tf1.control_dependencies([finite]):
-        norm = tf.linalg.global_norm([g for g, _ in pairs])
+    # Frozen elements have a huge gradient: it would stop every step, were it not masked before it is looked at.
+    loss = _loss(w, table, x) + tf.reduce_sum(tf.square(w[:1, :1]) * 1e30)
+    pairs = _pairs(optimizer, loss * 1024.0, ["scaled/kernel", "scaled/table"], hold)
+    pairs = [(tf.math.scalar_mul(1 / 1024.0, g), v) for g, v in pairs]
+    values = [g.values if isinstance(g, tf.IndexedSlices) else g for g, _ in pairs]
+    finite = tf.reduce_all([tf.reduce_all(tf.math.is_finite(g)) for g in values])
+    norm = tf.linalg.global_norm(values)
+    rate = 1.0 / tf.maximum(1.0, norm)
     step = tf1.cond(
         finite & (norm < 1e6),
-        lambda: tf.group(optimizer.apply_gradients([(g / tf.maximum(1.0, norm), v) for g, v in pairs])),
+        lambda: tf.group(optimizer.apply_gradients([(tf.math.scalar_mul(rate, g), v) for g, v in pairs])),
         tf.no_op,
     )
     tf1.group(step, name="scaled/train")
@@ -215,10 +234,12 @@ def build_norms(resource, hold=None):
     _shared(resource, x, hold)
     _accumulated(resource, x, hold)
     _scaled(resource, x, hold)
+    # A collection cannot hold the ops of a branch that is a function, in any model.
+    tf1.get_default_graph().clear_collection(tf1.GraphKeys.TRAIN_OP)
 
 
 NORMS = ("globally", "each", "shared", "sums", "scaled")
 NORMED = {
-    **{f"{p}/{n}": s for p in ("globally", "each") for n, s in (("kernel", (8, 6)), ("table", (10, 4)))},
-    **dict.fromkeys(("shared/a", "shared/b", "sums/kernel", "scaled/kernel"), (8, 6)),
+    **{f"{p}/{n}": s for p in ("globally", "each", "scaled") for n, s in (("kernel", (8, 6)), ("table", (10, 4)))},
+    **dict.fromkeys(("shared/a", "shared/b", "sums/kernel"), (8, 6)),
 }
