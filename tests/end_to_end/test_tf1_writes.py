@@ -114,6 +114,10 @@ def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, num
                 assert_bits_equal(given, after, f"{index} {name}, read after it")
                 if kind == "ref":
                     assert_bits_equal(held.run("x:0"), after)
+            # All at once, in no order.
+            for _ in range(10):
+                held.run([f"{name}:0" for name in names])
+                assert_bits_equal(held.variable("x")[mask], first[mask], f"{index}, all writes in one run")
         plain = tmp_path / f"plain{INDICES.index(index)}"
         graphfreeze.finalize(out, plain)
         assert finalized_differences(plain, tmp_path / "model") == []
@@ -160,6 +164,71 @@ def test_what_is_put_back_does_not_share_the_memory_of_a_ref(index, shape, tmp_p
         after, mask = held.variable("x"), mask_of(index, shape)
     assert_bits_equal(after[mask], before[mask])
     assert (after[~mask] != before[~mask]).mean() > 0.9
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("index", ["", "[:2]", "[:, [0, 1, 3]]"])
+def test_a_slot_that_is_frozen_by_name(kind, index, tmp_path):
+    """Its optimizer's op goes on updating the variable, and gives that out."""
+    import tensorflow as tf
+
+    from tests.end_to_end.tf1_steps import save, variable
+    from tests.helpers.sessions import Model
+
+    tf1 = tf.compat.v1
+
+    def build():
+        x = variable("x", SHAPE, kind == "resource")
+        tf1.train.MomentumOptimizer(0.1, 0.9).minimize(tf.reduce_sum(tf.square(x)), name="train")
+
+    save(tmp_path / "model", build)
+    graphfreeze.rewrite(tmp_path / "model", tmp_path / "out", freeze=f"x/Momentum{index}", state=True)
+    mask = mask_of(index)
+    with Model(tmp_path / "out", ["train"]) as held:
+        update = held.graph.get_operation_by_name(
+            "train/update_x/" + ("Resource" * (kind == "resource")) + "ApplyMomentum"
+        )
+        before = held.values(["x", "x/Momentum"])
+        given = held.run(update.outputs[0] if kind == "ref" else update)
+        after = held.values(["x", "x/Momentum"])
+        assert kind == "resource" or np.array_equal(given, after["x"])
+    assert_bits_equal(after["x/Momentum"][mask], before["x/Momentum"][mask])
+    assert mask.all() or (after["x/Momentum"][~mask] != before["x/Momentum"][~mask]).all()
+    assert (after["x"] != before["x"]).all()
+    graphfreeze.finalize(tmp_path / "out", tmp_path / "plain")
+    assert finalized_differences(tmp_path / "plain", tmp_path / "model") == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_counters_and_generators_that_are_frozen_by_name_give_the_same_again(kind, tmp_path):
+    import tensorflow as tf
+    from tensorflow.python.ops import gen_state_ops
+
+    from tests.end_to_end.tf1_steps import save
+    from tests.helpers.sessions import Model
+
+    tf1 = tf.compat.v1
+
+    def build():
+        count = tf1.get_variable("count", initializer=3, use_resource=kind == "resource", trainable=False)
+        if kind == "resource":
+            gen_state_ops.resource_count_up_to(count.handle, 10, tf.int32, name="next")
+        else:
+            gen_state_ops.count_up_to(count._ref(), 10, name="next")
+        state = tf1.get_variable("state", initializer=tf.constant([1, 2, 3], tf.int64), use_resource=True)
+        tf.raw_ops.StatefulStandardNormalV2(resource=state.handle, algorithm=1, shape=[2], name="random")
+        tf1.get_variable("other", initializer=1.0)
+
+    save(tmp_path / "model", build)
+    graphfreeze.rewrite(tmp_path / "model", tmp_path / "out", freeze=["count", "state"], state=True)
+    with Model(tmp_path / "out", ["train"]) as held, Model(tmp_path / "model", ["train"]) as plain:
+        for fetch in ("next:0", "random:0"):
+            first = held.run(fetch)
+            assert_bits_equal(first, plain.run(fetch))
+            assert_bits_equal(first, held.run(fetch))
+            assert not np.array_equal(first, plain.run(fetch))
+    graphfreeze.finalize(tmp_path / "out", tmp_path / "plain")
+    assert finalized_differences(tmp_path / "plain", tmp_path / "model") == []
 
 
 def control(kind):
