@@ -10,10 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-from graphfreeze.graph.attrs import ADDED, bytes_attr
+from graphfreeze.graph.attrs import ADDED, SILENCED, bytes_attr
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.refs import is_control, parse_ref, producer
 from graphfreeze.graph.scope import Scope
+from graphfreeze.graph.tf1 import GIVES_REF
 from graphfreeze.savedmodel.protos import CondContextDef, Message, MetaGraphDef, NodeDef, WhileContextDef
 
 CONTEXTS = {"cond_context": CondContextDef, "while_context": WhileContextDef}
@@ -40,26 +41,36 @@ class Frames:
         self._meta, self._scope, self._names = meta, scope, names
         self._contexts = list(open_contexts(meta))
         self._led: dict[tuple[str, str], str] = {}
-        self._ways: dict[str, list[NodeDef]] = {}
+        self._ways: dict[str, tuple[list[tuple[NodeDef, str]], str]] = {}
 
     def way(self, handle: str) -> list[NodeDef]:
         """The nodes that lead a variable to where ``handle`` is taken, outermost first; none outside control flow."""
+        return [node for node, _ in self._followed(handle)[0]]
+
+    def root(self, handle: str) -> str:
+        """The node from which an edge has its variable; a write of a ref gives it back."""
+        return self._followed(handle)[1]
+
+    def _followed(self, handle: str) -> tuple[list[tuple[NodeDef, str]], str]:
+        """Every node on the way with the edge by which it hands on, and where the way begins."""
         if handle not in self._ways:
-            found: list[NodeDef] = []
-            node = self._scope.nodes.get(producer(handle))
-            while node is not None and node.op in _LEADS:
-                found.insert(0, node)
-                node = self._scope.nodes.get(producer(node.input[0]))
-            self._ways[handle] = found
+            found: list[tuple[NodeDef, str]] = []
+            text = handle
+            node = self._scope.nodes.get(producer(text))
+            while node is not None and (node.op in _LEADS or GIVES_REF.fullmatch(node.op)):
+                if node.op in _LEADS and SILENCED not in node.attr:
+                    found.insert(0, (node, text))
+                text = node.input[0]
+                node = self._scope.nodes.get(producer(text))
+            self._ways[handle] = found, producer(text)
         return self._ways[handle]
 
     def lead(self, source: str, handle: str, *, by_value: bool) -> str:
         """Leads ``source`` the way that the variable takes to ``handle``; returns the edge that arrives."""
         edge = source
-        way = self.way(handle)
-        texts = [*(node.input[0] for node in way[1:]), handle] if way else []
-        names = {_tensor(way[0].input[0]): _tensor(source)} if way else {}
-        for node, taken in zip(way, texts, strict=True):
+        way = self._followed(handle)[0]
+        names = {_tensor(way[0][0].input[0]): _tensor(source)} if way else {}
+        for node, taken in way:
             if (node.name, source) not in self._led:
                 self._led[node.name, source] = self._copy(node, edge, source, by_value)
             copied = self._led[node.name, source]

@@ -117,7 +117,7 @@ class _Guards:
 
     def _shared_old(self, write: Write, guard: Guard, handle: str) -> str:
         """What all writes of a variable put back, read before the first of them and led to where this one stands."""
-        key = (write.variable, self.places.root(handle), guard)
+        key = (write.variable, self.places.frames.root(handle), guard)
         if key not in self.old:
             merge, root = self.work.merges[write.variable], key[1]
             user = (write.node, write.op)
@@ -139,7 +139,7 @@ class _Guards:
         handle = self.scope.data_inputs(node)[0]
         controls = [text for text in node.input if is_control(text)]
         noted = attr_of(node, "_output_shapes").SerializeToString()
-        is_ref = self.places.root(handle) in self.places.refs
+        is_ref = self.places.frames.root(handle) in self.places.refs
         if is_ref and GIVES_REF.fullmatch(node.op) and self._is_taken(node):
             dtype = node.attr["T"].type
             silence(self.work, self.scope, node, "RefIdentity", [handle, *dict.fromkeys([*controls, *behind])])
@@ -159,7 +159,7 @@ class _Guards:
         """A node that runs in the frame or branch of a write, and where that does."""
         values = {handle} if is_ref else set()
         emit = GraphEmitter(self.scope, self.names, node.name, values=values)
-        root = self.scope.nodes[self.places.root(handle)]
+        root = self.scope.nodes[self.places.frames.root(handle)]
         op, dtype = ("RefIdentity", root.attr["dtype"].type) if is_ref else ("Identity", DT_RESOURCE)
         tie = producer(emit.op(op, [handle], {"T": type_attr(dtype)}, "branch"))
         self.places.frames.add(producer(handle), [tie])

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.names import FreshNames
-from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.lowering.emitter import GraphEmitter
 from graphfreeze.lowering.merge import Merge, MergeContext
@@ -26,11 +25,6 @@ class Places:
         self.frames = Frames(work.meta, scope, names)
         self.refs = {h for v in work.trace.variables if v.is_ref for h in v.handles}
         self.refs |= {s.handle for (i, _), s in work.stored.items() if work.trace.variables[i].is_ref}
-
-    def root(self, handle: str) -> str:
-        """The node from which an edge gets its variable."""
-        way = self.frames.way(handle)
-        return producer(way[0].input[0] if way else handle)
 
     def context(
         self,
@@ -49,7 +43,7 @@ class Places:
         ``tie`` is a node of the frame that runs before all that is emitted; ``user`` the node (name, op) that takes the
         handle, for messages.
         """
-        way, root = self.frames.way(handle), self.root(handle)
+        way, root = self.frames.way(handle), self.frames.root(handle)
         if root not in self.work.trace.variables[variable].handles:
             self._refuse(merge, user, root)
         inside = is_led(way) or self.frames.is_inside(anchor)

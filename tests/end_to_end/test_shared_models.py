@@ -169,7 +169,7 @@ def test_graphs_train_themselves(name, case, tmp_path):
         steps = [op.name for op in plain.graph.get_operations() if "Apply" in op.type]
         start, names = plain.values(frozen), [v.name for v in weights]
         before = plain.values(names)
-        for step in range(5):
+        for step in range(3):
             feed = placeholders_behind(plain, steps, seed=step)
             plain.run([plain.graph.get_operation_by_name(s) for s in steps], feed)
             held.run([held.graph.get_operation_by_name(s) for s in steps], feed)

@@ -55,7 +55,7 @@ def warm(tmp_path_factory):
 CASES = [(region, kind) for region in REGIONS for kind in KINDS]
 
 
-@pytest.mark.parametrize(("region", "kind"), CASES if FULL else CASES[::3])
+@pytest.mark.parametrize(("region", "kind"), CASES if FULL else CASES[::5])
 def test_own_train_ops_leave_frozen_elements_and_train_the_rest(region, kind, warm, tmp_path):
     """G3 and G4 for every optimizer, dense and sparse."""
     from tests.end_to_end import tf1_steps
@@ -97,7 +97,7 @@ def export_again(path, target, how, values):
 WAYS = [(kind, how) for kind in KINDS for how in (None, "deep/inside")]
 
 
-@pytest.mark.parametrize(("kind", "how"), WAYS)
+@pytest.mark.parametrize(("kind", "how"), WAYS if FULL else WAYS[1:3])
 def test_trained_exported_and_finalized(kind, how, warm, tmp_path):
     """G5: the graph that the original would be, trained and exported, guards and masks taken out again."""
     from tests.end_to_end import tf1_steps
@@ -160,8 +160,10 @@ def test_what_a_whole_variable_no_longer_needs_is_not_computed(kind, tmp_path):
     assert {n.removeprefix("train/") for n in moved} == {"fc1/moving_mean", "global_step", "beta1_power", "beta2_power"}
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize(("after_old", "chosen"), [(True, None), (False, ["fc1/weights", "fc2/weights"])])
+BESIDE = [(k, *way) for way in ((True, None), (False, ["fc1/weights", "fc2/weights"])) for k in KINDS]
+
+
+@pytest.mark.parametrize(("kind", "after_old", "chosen"), BESIDE if FULL else BESIDE[::3])
 def test_a_new_optimizer_beside_the_old_train_op(kind, after_old, chosen, tmp_path):
     import tensorflow as tf
 

@@ -65,6 +65,7 @@ def writers(x, dtype):
         "slices": lambda: arrays.strided_slice_assign(r, *bounds, one),
         "descent": lambda: training.apply_gradient_descent(r, tf.constant(1, dtype), one),
         "averaged": lambda: tf1.assign_sub(x, (x - one) * tf.cast(0.5, dtype)),
+        "chained": lambda: states.assign_add(states.scatter_sub(r, rows, one), one * 3),
     }
 
 
@@ -81,6 +82,8 @@ def writing(kind, dtype, start):
         for name, write in writers(x, dtype).items():
             with tf.name_scope(name):
                 written = write()
+            if not resource:
+                tf.identity(written * 2, name=f"{name}_given")
             with tf1.control_dependencies([written]):
                 tf.identity(x.read_value() if resource else tf.identity(x._ref()), name=f"{name}_written")
 
@@ -90,14 +93,14 @@ def writing(kind, dtype, start):
 CASES = [(kind, dtype, number) for number, dtype in enumerate(DTYPES) for kind in KINDS]
 
 
-@pytest.mark.parametrize(("kind", "dtype", "number"), CASES if FULL else CASES[:3] + CASES[5::2])
+@pytest.mark.parametrize(("kind", "dtype", "number"), CASES if FULL else [*CASES[:2], CASES[4], CASES[9]])
 def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, number, tmp_path):
     from tests.end_to_end.tf1_steps import save
     from tests.helpers.sessions import Model
 
     start = np.arange(1, 129).reshape(SHAPE).astype(np.float32) / 4
     save(tmp_path / "model", writing(kind, dtype, start))
-    some = INDICES if FULL else [INDICES[(2 * number + k * (1 + (kind == "ref"))) % len(INDICES)] for k in (0, 3, 5)]
+    some = INDICES if FULL else [INDICES[(2 * number + k * (1 + (kind == "ref"))) % len(INDICES)] for k in (0, 5)]
     for index in dict.fromkeys(some):
         out = tmp_path / f"out{INDICES.index(index)}"
         graphfreeze.rewrite(tmp_path / "model", out, freeze=f"x{index}", allow_empty=True)
@@ -105,7 +108,7 @@ def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, num
         with Model(tmp_path / "model", ["train"]) as plain, Model(out, ["train"]) as held:
             first = held.variable("x")
             names = [op.name for op in plain.graph.get_operations() if op.name.endswith("_written")]
-            assert len(names) == 11
+            assert len(names) == 11 + (kind == "ref")
             for name in names:
                 plain.assign("x", np.where(mask, first, held.variable("x")))
                 expected, given = plain.run(f"{name}:0"), held.run(f"{name}:0")
@@ -114,8 +117,10 @@ def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, num
                 assert_bits_equal(given, after, f"{index} {name}, read after it")
                 if kind == "ref":
                     assert_bits_equal(held.run("x:0"), after)
+                    given = held.run(name.replace("_written", "_given:0"))
+                    assert_bits_equal(given, held.run("x:0") * 2, f"{index} {name}, taken from it")
             # All at once, in no order.
-            for _ in range(10):
+            for _ in range(20 if FULL else 3):
                 held.run([f"{name}:0" for name in names])
                 assert_bits_equal(held.variable("x")[mask], first[mask], f"{index}, all writes in one run")
         plain = tmp_path / f"plain{INDICES.index(index)}"
@@ -139,8 +144,8 @@ def test_denormal_numbers_and_negative_zero_survive(index, kind, tmp_path):
             assert_bits_equal(held.variable("x")[mask_of(index)], odd[mask_of(index)], name)
 
 
-@pytest.mark.parametrize("shape", [(8, 16), (64, 64), (8, 6)])
-@pytest.mark.parametrize("index", ["[:2]", "[2:4]", "[:-1]", "[:, :3]", "[[0, 1], [1, 1]]"])
+@pytest.mark.parametrize("shape", [(8, 16), (64, 64)])
+@pytest.mark.parametrize("index", ["[:2]", "[2:4]", "[:-1]", "[:, :3]"])
 def test_what_is_put_back_does_not_share_the_memory_of_a_ref(index, shape, tmp_path):
     """An Identity or an aligned slice of a ref is the variable itself: a guard that reads it so holds nothing."""
     import tensorflow as tf

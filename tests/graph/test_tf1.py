@@ -1,11 +1,13 @@
 """The main graph of a TF1 model: what reads and writes a variable there, and what is neither."""
 
+import re
+import sys
 from pathlib import Path
 
 import pytest
 
 from graphfreeze.graph.attrs import shape_attr
-from graphfreeze.graph.tf1 import ref_inputs
+from graphfreeze.graph.tf1 import REF_CHOICES, REF_FORWARDS, REF_INERT, ref_inputs
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.savedmodel import Draft, SavedModel, protos
 from tests.graph.protos import FLOAT, RESOURCE, dtype, int_const, node
@@ -15,8 +17,10 @@ def variable(name, op="VariableV2"):
     return node(name, op, dtype=dtype(FLOAT), shape=shape_attr((4, 4)), shared_name="")
 
 
-def trace(*nodes, trainable=("w",), initialisers=(), fetched=()):
+def trace(*nodes, trainable=("w",), initialisers=(), fetched=(), collections=None):
     meta = protos.MetaGraphDef()
+    for name, members in (collections or {}).items():
+        meta.collection_def[name].node_list.value.extend(members)
     meta.graph_def.node.extend(nodes)
     for name in trainable:
         described = protos.VariableDef(variable_name=f"{name}:0")
@@ -115,6 +119,73 @@ def test_ref_inputs_of_plain_updates(op, count):
 )
 def test_ref_inputs_of_optimizers(op, count):
     assert ref_inputs(op) == count
+
+
+@pytest.mark.tf
+def test_every_op_of_the_installed_tensorflow_that_takes_a_ref_is_known():
+    """Ref inputs say what an op changes: those that change a variable, hand it on, or only ask about it."""
+    from tensorflow.core.framework.op_def_pb2 import OpList
+    from tensorflow.python.client import pywrap_tf_session as session
+
+    taking = {}
+    for op in OpList.FromString(session.TF_GetBuffer(session.TF_GetAllOpList())).op:
+        refs = [a for a in op.input_arg if a.is_ref]
+        # Queues, tables and the like are refs of strings; the names of test ops begin with Ref or Two.
+        if (
+            refs
+            and (refs[0].type_attr or refs[0].type == FLOAT)
+            and not re.match(r"Ref(In|Input\w+)|TwoRefsIn", op.name)
+        ):
+            taking[op.name] = sys.maxsize if refs[0].number_attr else len(refs)
+    choices = {name: taking.pop(name) for name in REF_CHOICES}
+    assert len(choices) == 2
+    known = {*REF_FORWARDS, *REF_INERT, "DestroyTemporaryVariable"}
+    assert known <= taking.keys()
+    writes = {name: count for name, count in taking.items() if name not in known}
+    assert {name: ref_inputs(name) for name in writes} == writes
+    assert len(writes) > 45
+
+
+def test_what_runs_when_a_model_is_loaded_initialises():
+    assign = node("set", "Assign", "w", "zeros")
+    group = node("init", "NoOp", "^set")
+    assert found(trace(variable("w"), assign, group))[1] == ["set"]
+    for name in ("saved_model_main_op", "legacy_init_op", "local_init_op"):
+        assert found(trace(variable("w"), assign, group, collections={name: ["init"]}))[1] == []
+    assert found(trace(variable("w"), assign, group, collections={"train_op": ["init"]}))[1] == ["set"]
+
+
+def test_writes_of_one_variable_may_run_at_once():
+    writes = trace(variable("w"), node("a", "AssignAdd", "w", "x"), node("b", "AssignSub", "w", "y")).main.writes
+    assert [(w.node, w.shared) for w in writes] == [("a", True), ("b", True)]
+    (alone,) = trace(variable("w"), node("a", "AssignAdd", "w", "x")).main.writes
+    assert not alone.shared
+    enter = node("enter", "RefEnter", "w", T=dtype(FLOAT))
+    (in_loop,) = trace(variable("w"), enter, node("a", "AssignAdd", "enter", "x")).main.writes
+    assert in_loop.shared
+
+
+def test_one_of_several_refs_cannot_be_followed():
+    for choice in (node("one", "RefMerge", "w", "v"), node("one", "RefSelect", "i", "w", "v")):
+        traced = trace(variable("w"), variable("v"), choice, node("a", "AssignAdd", "one", "x"))
+        assert (found(traced)[2], found(traced, "v")[2]) == (["one"], ["one"])
+    same = trace(variable("w"), node("one", "RefMerge", "w", "w"), node("a", "AssignAdd", "one", "x"))
+    assert found(same) == ({}, ["a"], [])
+
+
+def test_slots_that_are_written_op_by_op_are_state():
+    """Sparse Adam of TF1: moments are assigned, and the variable is updated from what the assignments give out."""
+    traced = trace(
+        *(variable(name) for name in ("w", "w/m", "mean")),
+        node("m/read", "Identity", "w/m", T=dtype(FLOAT)),
+        node("decayed", "Mul", "m/read", "beta", T=dtype(FLOAT)),
+        node("m", "Assign", "w/m", "decayed"),
+        node("scatter", "ScatterAdd", "m", "ids", "rows"),
+        node("step", "Mul", "scatter", "rate", T=dtype(FLOAT)),
+        node("update", "AssignSub", "w", "step"),
+        node("average", "AssignSub", "mean", "delta"),
+    )
+    assert [traced.kind(v) for v in traced.variables] == ["weight", "state", "statistic"]
 
 
 @pytest.mark.parametrize("forward", ["Switch", "Enter"])

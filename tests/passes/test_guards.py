@@ -29,6 +29,21 @@ def test_the_guard_follows_the_region(region, guard):
     assert guard_of(region, "ResourceApplyAdam", 0) is guard
 
 
+@pytest.mark.parametrize(
+    ("region", "guard"),
+    [
+        (whole_region(SHAPE), Guard.NOTHING),
+        (box_region(SHAPE, [slice(0, 11)]), Guard.BOX),
+        (rows_region(SHAPE, 0, np.array([0, *range(2, 14)])), Guard.ROWS),
+        (rows_region(SHAPE, 1, np.array([0, 2, 3])), Guard.POINTS),
+        (points_region(SHAPE, [3, 50, 77]), Guard.POINTS),
+        (mask_region(np.random.default_rng(0).random(SHAPE) < 0.3), Guard.POINTS),
+    ],
+)
+def test_beside_another_write_nothing_but_frozen_elements_is_written(region, guard):
+    assert guard_of(region, "AssignSub", 0, shared=True) is guard
+
+
 @pytest.mark.parametrize(("op", "index"), [("ResourceApplyAdam", 1), ("RngReadAndSkip", 0), ("StatefulUniformInt", 0)])
 def test_an_op_that_does_more_than_write_goes_on_running(op, index):
     assert guard_of(whole_region(SHAPE), op, index) is Guard.WHOLE
