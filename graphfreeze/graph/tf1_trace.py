@@ -95,13 +95,7 @@ def _visit_ref(
     if node.op in REF_INERT:
         return
     if node.op in REF_CHOICES:
-        given = texts[1:] if node.op == "RefSelect" else texts
-        if len({handles.get(text) for text in given}) == 1:
-            refs.add(scope.ref(node.name, node.op))
-            handles[scope.ref(node.name, node.op)] = handles[given[0]]
-            return
-        for variable in dict.fromkeys(handles[text][0] for text in texts if text in refs):
-            body.unknown.append(Unknown(variable, node.name, node.op, "hands on one of several variables"))
+        _choose(scope, node, texts, refs, handles, body)
         return
     changed = ref_inputs(node.op)
     for index, text in enumerate(texts):
@@ -120,3 +114,14 @@ def _visit_ref(
         else:
             access = direct_access(scope, node, index)
         body.reads.append(Read(variable, slot, node.name, node.op, access))
+
+
+def _choose(scope: Scope, node: NodeDef, texts: list[str], refs: set[str], handles: Handles, body: Body) -> None:
+    """One of several refs is handed on: of one variable, or nobody knows of which."""
+    given = texts[1:] if node.op == "RefSelect" else texts
+    if len({handles.get(text) for text in given}) == 1:
+        refs.add(scope.ref(node.name, node.op))
+        handles[scope.ref(node.name, node.op)] = handles[given[0]]
+        return
+    for variable in dict.fromkeys(handles[text][0] for text in texts if text in refs):
+        body.unknown.append(Unknown(variable, node.name, node.op, "hands on one of several variables"))

@@ -52,6 +52,7 @@ class _Guards:
         self.places = Places(work, self.scope, self.names)
         self.effects = Effects(work.meta, self.scope)
         self.asked = fetched_nodes(work.meta) | _listed(work)
+        self.taken = {producer(t) for node in self.scope.node_list for t in self.scope.data_inputs(node)}
         self.old: dict[tuple[int, str, Guard], str] = {}
 
     def run(self) -> None:
@@ -78,10 +79,11 @@ class _Guards:
         """All guards of one op. The last one has its name, and gives out what it gave out."""
         name, inputs, given = node.name, self.scope.data_inputs(node), node.input[0]
         # The guard of what the op gives out comes last.
-        guards = [self._guard(node, inputs[w.index], w, g) for w, g in sorted(writes, key=lambda p: -p[0].index)]
+        ordered = sorted(writes, key=lambda pair: -pair[0].index)
+        guards = [self._guard(node, inputs[w.index], w, g) for w, g in ordered]
         old = [
             self._shared_old(w, g, inputs[w.index]) if w.shared else guard.before()
-            for guard, (w, g) in zip(guards, sorted(writes, key=lambda p: -p[0].index), strict=True)
+            for guard, (w, g) in zip(guards, ordered, strict=True)
         ]
         set_inside(self.scope, self.names, node, old)
         done = node.name
@@ -94,7 +96,7 @@ class _Guards:
             done = producer(emit.op("RefIdentity", [given, f"^{done}"], {"T": node.attr["T"]}))
         last = emit.node_of(done)
         last.name = name
-        if "_output_shapes" in node.attr and self.scope.refs_of(name):
+        if "_output_shapes" in node.attr and name in self.taken:
             last.attr["_output_shapes"].CopyFrom(node.attr["_output_shapes"])
         beside = name if self.places.frames.is_inside(name) else producer(given)
         self.places.list_added(guards[0].context, beside, name)
@@ -153,7 +155,7 @@ class _Guards:
 
     def _is_taken(self, node: NodeDef) -> bool:
         """Whether someone may ask for what a write gives out. An optimizer's update is run, not fetched."""
-        return "Apply" not in node.op or bool(self.scope.refs_of(node.name)) or node.name in self.asked
+        return "Apply" not in node.op or node.name in self.taken | self.asked
 
     def _tie(self, node: NodeDef, handle: str, is_ref: bool) -> str:
         """A node that runs in the frame or branch of a write, and where that does."""

@@ -17,8 +17,8 @@ SCATTER_SHARE = 100
 
 _HAS_OUTPUT = re.compile(r"RngReadAndSkip|(Resource)?CountUpTo|Stateful\w+|AssignVariableXlaConcatND")
 """Writes whose results are used: they run, whatever is frozen."""
-_SHRINKS = "SdcaShrinkL1"
-"""Writes all of its inputs."""
+_WRITES_SEVERAL = frozenset({"SdcaShrinkL1", "NegTrain"})
+"""Writes of several variables, none of which is a slot of another."""
 
 
 class Guard(StrEnum):
@@ -50,7 +50,7 @@ def guard_of(region: Region, op: str, index: int, *, shared: bool = False) -> Gu
     the same time (``shared``) nothing but frozen elements is written: a selection of the whole could undo that one.
     """
     if region.is_whole:
-        runs = index > 0 or gives_value(op) or op == _SHRINKS
+        runs = index > 0 or gives_value(op) or op in _WRITES_SEVERAL
         return Guard.WHOLE if runs else Guard.NOTHING
     if region.count * 2 > region.size and not shared:
         return Guard.SELECT

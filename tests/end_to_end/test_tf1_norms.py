@@ -99,37 +99,38 @@ def test_parts_of_a_partitioned_variable(kind, index, tmp_path):
     np.testing.assert_allclose(after, expected, rtol=0, atol=2e-6)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("index", ["[:2]", "[:, :1]", ""])
-def test_training_inside_a_loop(kind, index, tmp_path):
+def clipped_rounds(resource):
     """A `while_loop` whose rounds compute, clip and take a step, one after the other."""
     import tensorflow as tf
 
-    from tests.end_to_end.tf1_steps import save, variable
-    from tests.helpers.sessions import Model
+    from tests.end_to_end.tf1_steps import variable
 
     tf1 = tf.compat.v1
-    resource = kind == "resource"
+    x = variable("x", (4, 3), resource)
+    tf1.get_variable("other", initializer=1.0)
+    rounds = tf1.placeholder(tf.int32, [], name="rounds")
 
-    def build():
-        x = variable("x", (4, 3), resource)
-        tf1.get_variable("other", initializer=1.0)
-        rounds = tf1.placeholder(tf.int32, [], name="rounds")
+    def now():
+        return x.read_value() if resource else tf.identity(x._ref())
 
-        def now():
-            return x.read_value() if resource else tf.identity(x._ref())
+    def body(i, before):
+        with tf1.control_dependencies([before]):
+            raw = tf.matmul(tf.ones([4, 4]) * 0.1, now() - 1.0) * tf.cast(i + 1, tf.float32)
+        written = tf1.assign_sub(x, tf.clip_by_norm(raw, 0.5))
+        with tf1.control_dependencies([written.op]):
+            return i + 1, tf.reduce_sum(now())
 
-        def body(i, before):
-            with tf1.control_dependencies([before]):
-                raw = tf.matmul(tf.ones([4, 4]) * 0.1, now() - 1.0) * tf.cast(i + 1, tf.float32)
-            written = tf1.assign_sub(x, tf.clip_by_norm(raw, 0.5))
-            with tf1.control_dependencies([written.op]):
-                return i + 1, tf.reduce_sum(now())
+    end = tf1.while_loop(lambda i, _: i < rounds, body, (tf.constant(0), tf.constant(0.0)))
+    tf.identity(end[1], name="train")
 
-        end = tf1.while_loop(lambda i, _: i < rounds, body, (tf.constant(0), tf.constant(0.0)))
-        tf.identity(end[1], name="train")
 
-    save(tmp_path / "model", build)
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("index", ["[:2]", "[:, :1]", ""])
+def test_training_inside_a_loop(kind, index, tmp_path):
+    from tests.end_to_end.tf1_steps import save
+    from tests.helpers.sessions import Model
+
+    save(tmp_path / "model", lambda: clipped_rounds(kind == "resource"))
     graphfreeze.rewrite(tmp_path / "model", tmp_path / "out", freeze=f"x{index}", allow_empty=True)
     mask = mask_of(index, (4, 3))
     with Model(tmp_path / "out", ["train"]) as model:

@@ -44,7 +44,9 @@ def test_beside_another_write_nothing_but_frozen_elements_is_written(region, gua
     assert guard_of(region, "AssignSub", 0, shared=True) is guard
 
 
-@pytest.mark.parametrize(("op", "index"), [("ResourceApplyAdam", 1), ("RngReadAndSkip", 0), ("StatefulUniformInt", 0)])
+@pytest.mark.parametrize(
+    ("op", "index"), [("ResourceApplyAdam", 1), ("RngReadAndSkip", 0), ("StatefulUniformInt", 0), ("SdcaShrinkL1", 0)]
+)
 def test_an_op_that_does_more_than_write_goes_on_running(op, index):
     assert guard_of(whole_region(SHAPE), op, index) is Guard.WHOLE
 
