@@ -93,7 +93,7 @@ def writing(kind, dtype, start):
 CASES = [(kind, dtype, number) for number, dtype in enumerate(DTYPES) for kind in KINDS]
 
 
-@pytest.mark.parametrize(("kind", "dtype", "number"), CASES if FULL else [*CASES[:2], CASES[4], CASES[9]])
+@pytest.mark.parametrize(("kind", "dtype", "number"), CASES if FULL else [CASES[0], CASES[3], CASES[8]])
 def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, number, tmp_path):
     from tests.end_to_end.tf1_steps import save
     from tests.helpers.sessions import Model

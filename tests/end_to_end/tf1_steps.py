@@ -43,12 +43,13 @@ def variable(name, shape, resource, **options):
     return tf1.get_variable(name, initializer=tf.constant(value), use_resource=resource, **options)
 
 
-def build_optimizers(resource, hold=None):
-    """A train op ``NAME/train`` for each optimizer, over a kernel and a table of its own."""
+def build_optimizers(resource, hold=None, chosen=tuple(OPTIMIZERS)):
+    """A train op ``NAME/train`` for each of the optimizers, over a kernel and a table of its own."""
     hold = hold or {}
     x = tf1.placeholder(tf.float32, [None, KERNEL[0]], name="x")
     ids = tf1.placeholder(tf.int32, [None], name="ids")
-    for name, make in OPTIMIZERS.items():
+    for name in chosen:
+        make = OPTIMIZERS[name]
         kernel = variable(f"{name}/kernel", KERNEL, resource)
         table = variable(f"{name}/table", TABLE, resource)
         loss = tf.reduce_mean(tf.square(tf.matmul(x, kernel) - 1.0))
@@ -134,6 +135,11 @@ class Oracle:
         now = self.values()
         back = {self.given[n]: np.where(m, self.start[n], now[n]) for n, m in self.masks.items()}
         self.session.run([b.op for b in self.back], back)
+
+
+def variables_of(model):
+    """The variable ops of a graph."""
+    return [op.name for op in model.graph.get_operations() if op.type in ("VariableV2", "VarHandleOp")]
 
 
 def stored(model, folder, names):
