@@ -109,6 +109,14 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
         if producer(text) in gone - set(ours):
             raise _still_used(scope, f"Result '{result}'", text)
     _keep(scope, kept)
+    drop_control_outputs(scope, gone)
+
+
+def drop_control_outputs(scope: Scope, gone: Collection[str]) -> None:
+    """Takes nodes off the list of those that a function runs for their effects."""
+    for name in [k for k, v in scope.proto.control_ret.items() if v in gone]:
+        del scope.proto.control_ret[name]
+        scope.proto.signature.control_output.remove(name)
 
 
 def _still_used(scope: Scope, user: str, text: str) -> UnsupportedModelError:
