@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from graphfreeze.errors import InputOutputError, UsageError
-from graphfreeze.planning.records import FreezeRecord, Training
+from graphfreeze.planning.records import BatchNormRecord, FreezeRecord, Training
 from graphfreeze.selection import Copy, Region, Strategy, region_from_dict, region_to_dict
 
 SCHEMA = 1
@@ -110,6 +110,8 @@ class MetaGraphPlan:
     """Whether it can be trained; ``inspect`` says so."""
     freeze: FreezeRecord | None = None
     """Of a rewritten model: what the rewrite noted of itself."""
+    batch_norms: tuple[BatchNormRecord, ...] = ()
+    """Those that the graph trains with, where something is to be frozen."""
 
     def label(self, variable: VariablePlan) -> str:
         """What a variable is called in messages: its name, or its path where names repeat."""
@@ -180,6 +182,7 @@ def _meta_graph_to_dict(meta: MetaGraphPlan) -> dict[str, Any]:
         "training": None if meta.training is None else meta.training.to_dict(),
         "freeze": None if meta.freeze is None else meta.freeze.to_dict(),
         "variables": [_variable_to_dict(v) for v in meta.variables],
+        "batch_norms": [n.to_dict() for n in meta.batch_norms],
     }
 
 
@@ -189,6 +192,7 @@ def _meta_graph_from_dict(data: dict[str, Any]) -> MetaGraphPlan:
         signatures=tuple(data["signatures"]),
         variables=tuple(_variable_from_dict(v) for v in data["variables"]),
         format=data["format"],
+        batch_norms=tuple(BatchNormRecord.from_dict(n) for n in data["batch_norms"]),
     )
 
 
