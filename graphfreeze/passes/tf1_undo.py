@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import ADDED, GUARDED, INPUT, RAW, REPLACES, SILENCED, attr_bytes
+from graphfreeze.graph.attrs import ADDED, EDITED, GUARDED, INPUT, RAW, REPLACES, SILENCED, attr_bytes
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.tf1 import fetched_nodes, is_variable_collection

@@ -71,7 +71,7 @@ def decide_norms(
         elif loose:
             held, why = False, f"{_named([labels[v] for v in loose])} {_is(loose)} not frozen whole"
         elif chosen is BatchNorm.UPDATE or not extend:
-            held, why = False, f"{_named([labels[v] for v in group.parameters])} {_is(group.parameters)} frozen whole"
+            held, why = False, "nothing selects its moving statistics"
         elif set(statistics) & set(trained):
             held, why = False, "a rule says to train its moving statistics"
         elif any(trace.kind(trace.variables[v]) != "statistic" for v in statistics):
