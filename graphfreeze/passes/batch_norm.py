@@ -9,17 +9,17 @@ Covered scopes: one function body at a time, on behalf of pass ``functions``, an
 
 from __future__ import annotations
 
-from graphfreeze.graph.attrs import EDITED, REPLACES, bool_attr, bytes_attr, type_attr
+from graphfreeze.graph.attrs import ADDED, EDITED, REPLACES, attr_bytes, bool_attr, bytes_attr, type_attr
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.norms import FUSED, Norm
 from graphfreeze.graph.refs import attr_of, producer
-from graphfreeze.graph.scope import Scope, Use
+from graphfreeze.graph.scope import MAIN, Scope, Use
 from graphfreeze.graph.uses import Body
 from graphfreeze.lowering.emitter import Emitter, GraphEmitter
 from graphfreeze.passes.reads import replace_uses
 from graphfreeze.passes.state import Work
 from graphfreeze.savedmodel import DTYPE_NUMBERS
-from graphfreeze.savedmodel.protos import NodeDef
+from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
 from graphfreeze.selection import BatchNorm
 
 STORED = "statistics"
@@ -40,6 +40,13 @@ def use_stored_statistics(work: Work, scope: Scope, names: FreshNames, body: Bod
     for norm in body.norms:
         if norm.training and norm.mean is not None and work.trace.variables[norm.mean].path in chosen:
             _Change(work, scope, names, body, norm).run()
+
+
+def functions_with_stored(meta: MetaGraphDef) -> set[str]:
+    """The functions of a rewritten model in which a norm was changed; an empty name for the main graph."""
+    scopes = {MAIN: meta.graph_def.node, **{f.signature.name: f.node_def for f in meta.graph_def.library.function}}
+    role = STORED.encode()
+    return {name for name, nodes in scopes.items() if any(attr_bytes(node, ADDED) == role for node in nodes)}
 
 
 class _Change:

@@ -21,6 +21,7 @@ from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Part, is_tf2
 from graphfreeze.lowering.facts import Fact
+from graphfreeze.passes.batch_norm import functions_with_stored
 from graphfreeze.passes.check import Invariants
 from graphfreeze.passes.found import Frozen, Marks
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
@@ -74,12 +75,15 @@ class TakenOff:
     frozen: tuple[Lifted, ...] = ()
     enabled: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
+    inference: bool = False
+    """Whether batch norms used their stored statistics in training mode."""
 
     def and_also(self, other: TakenOff) -> TakenOff:
         """Both of two meta graphs; a variable that they share is told of once."""
         paths = {v.path for v in self.frozen}
         frozen = (*self.frozen, *(v for v in other.frozen if v.path not in paths))
-        return TakenOff(frozen, self.enabled | other.enabled, (*self.warnings, *other.warnings))
+        warnings = (*self.warnings, *other.warnings)
+        return TakenOff(frozen, self.enabled | other.enabled, warnings, self.inference or other.inference)
 
     @property
     def held(self) -> dict[str, Region]:
@@ -100,6 +104,7 @@ def take_off(draft: Draft) -> TakenOff:
         if not has_marks(meta):
             continue
         invariants = Invariants(meta)
+        off = off.and_also(TakenOff(inference=bool(functions_with_stored(meta))))
         off = off.and_also((_take_off if is_tf2(meta) else _take_off_graph)(draft, meta, gone))
         if (broken := invariants.first_broken(last=True)) is not None:
             rule, place = broken
