@@ -188,7 +188,7 @@ def _fused_gradients(finder: _Finder, node: NodeDef) -> tuple[tuple[str, ...], s
             elif user.op not in ("ZerosLike", "Shape"):
                 return (), f"node '{user.name}' ({user.op}) takes what it leaves for its gradient"
     for name in gradients:
-        if (layout := scope.nodes[name].attr["data_format"].s if "data_format" in scope.nodes[name].attr else b""):
+        if layout := scope.nodes[name].attr["data_format"].s if "data_format" in scope.nodes[name].attr else b"":
             if layout not in (b"NHWC", b"NDHWC"):
                 why = f"with stored statistics TensorFlow has no gradient in the data format {layout.decode()}"
                 return (), f"{why} (node '{name}')"

@@ -85,7 +85,9 @@ def test_selected_statistics_and_ranges_keep_their_frozen_elements(held, tmp_pat
                 getattr(oracle, name).assign(value)
     for name in (*STATISTICS, "low", "high"):
         np.testing.assert_allclose(getattr(loaded, name), getattr(oracle, name), rtol=1e-6)
-        assert (getattr(loaded, name).numpy() != before[name]).any() == (name == "high" or (name != "low" and held != ""))
+        assert (getattr(loaded, name).numpy() != before[name]).any() == (
+            name == "high" or (name != "low" and held != "")
+        )
     for name in STATISTICS:
         assert getattr(loaded, name).numpy()[index].tobytes() == before[name][index].tobytes()
     assert loaded.low.numpy() == before["low"]
@@ -231,7 +233,9 @@ def test_a_gradient_that_is_not_understood_is_refused(tmp_path):
     with pytest.raises(UnsupportedModelError) as raised:
         graphfreeze.plan(tmp_path / "odd", freeze="gamma", batch_norm="inference")
     words = str(raised.value)
-    assert words.startswith("Cannot give batch norm 'batchnorm/add_1' (batch_normalization) in function '__inference_train_")
+    assert words.startswith(
+        "Cannot give batch norm 'batchnorm/add_1' (batch_normalization) in function '__inference_train_"
+    )
     assert words.endswith(
         "the stored statistics 'mean' and 'variance': the gradient through the batch's statistics, which the graph "
         "computes, is not understood. Use --batch-norm freeze-stats, which leaves the op as it is"
