@@ -1,6 +1,6 @@
 """Finds batch norms: by their ops and by what is written into their moving statistics, never by names.
 
-A fused one is one op, an unfused one the arithmetic of ``tf.nn.batch_normalization`` (tensorflow/python/ops/nn_impl.py).
+A fused one is one op, an unfused one the arithmetic of ``tf.nn.batch_normalization`` (nn_impl.py of TensorFlow).
 Where it takes statistics of the batch, the variables that store them are those into which a moving average of the
 batch's mean and variance is written. To recognise another form, add a row to ``RECOGNISERS``.
 
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from graphfreeze.graph.attrs import attr_bytes
 from graphfreeze.graph.norms import FUSED, FUSED_GRADIENT, FUSED_OUTPUTS, Norm, is_training
 from graphfreeze.graph.refs import parse_ref, producer
 from graphfreeze.graph.scope import Scope
@@ -127,14 +128,14 @@ class _Finder:
         node = self.node(text, _HANDED_ON)
         return None if node is None else self.values.get(node.name)
 
-    def parameters(self, *texts: str | None) -> tuple[int | None, ...] | None:
-        """The variables that are gamma and beta; None where one of them is computed from something else."""
-        for text in texts:
+    def parameters(self, gamma: str | None, beta: str | None) -> tuple[int | None, int | None] | None:
+        """The variables that gamma and beta are; None where one is computed from something else, or both are none."""
+        for text in (gamma, beta):
             node = None if text is None else self.node(text, _HANDED_ON)
             if node is not None and node.name not in self.values and node.op not in _CONSTANT:
                 return None
-        found = tuple(None if text is None else self.variable(text) for text in texts)
-        return None if all(v is None for v in found) else found
+        found = (None if gamma is None else self.variable(gamma), None if beta is None else self.variable(beta))
+        return None if found == (None, None) else found
 
     def chain(self, text: str) -> Iterator[tuple[str, int]]:
         """The edges that hold one statistic of the batch, in whatever shape."""
@@ -188,10 +189,10 @@ def _fused_gradients(finder: _Finder, node: NodeDef) -> tuple[tuple[str, ...], s
             elif user.op not in ("ZerosLike", "Shape"):
                 return (), f"node '{user.name}' ({user.op}) takes what it leaves for its gradient"
     for name in gradients:
-        if layout := scope.nodes[name].attr["data_format"].s if "data_format" in scope.nodes[name].attr else b"":
-            if layout not in (b"NHWC", b"NDHWC"):
-                why = f"with stored statistics TensorFlow has no gradient in the data format {layout.decode()}"
-                return (), f"{why} (node '{name}')"
+        layout = attr_bytes(scope.nodes[name], "data_format")
+        if layout not in (b"", b"NHWC", b"NDHWC"):
+            why = f"with stored statistics TensorFlow has no gradient in the data format {layout.decode()}"
+            return (), f"{why} (node '{name}')"
     return tuple(gradients), ""
 
 

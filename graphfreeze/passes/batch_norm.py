@@ -74,7 +74,8 @@ class _Change:
 
     @property
     def _variables(self) -> tuple[int, int]:
-        assert self.norm.mean is not None and self.norm.variance is not None
+        assert self.norm.mean is not None
+        assert self.norm.variance is not None
         return self.norm.mean, self.norm.variance
 
     def _stored(self, index: int, dtype: int) -> str:

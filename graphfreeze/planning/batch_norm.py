@@ -1,10 +1,10 @@
 """What becomes of each batch norm: whether its moving statistics are frozen with its gamma and beta, and what it uses.
 
-| ``--batch-norm``         | moving statistics of a norm whose gamma and beta are frozen whole | ops in training mode      |
-|--------------------------|-------------------------------------------------------------------|---------------------------|
-| ``freeze-stats``         | frozen, by guards                                                  | statistics of the batch   |
-| ``update``               | are updated, unless selected                                       | statistics of the batch   |
-| ``inference``            | frozen, by guards                                                  | stored statistics         |
+| ``--batch-norm`` | moving statistics, with gamma and beta frozen whole | ops in training mode use |
+|------------------|----------------------------------------------------|--------------------------|
+| ``freeze-stats`` | frozen, by guards                                  | statistics of the batch  |
+| ``update``       | updated, unless selected                           | statistics of the batch  |
+| ``inference``    | frozen, by guards                                  | stored statistics        |
 
 ``inference`` goes for every norm whose moving statistics are frozen whole, by whatever rule.
 """

@@ -273,10 +273,11 @@ def _inference(planned: MetaGraphPlan) -> list[str]:
         return []
     functions = [f for f in dict.fromkeys(p.function for n in changed for p in n.places) if f]
     where = f" in {_names(functions)}" if functions else ""
-    return [
+    warning = (
         f"{_names([n.label for n in changed])}: with --batch-norm inference, training mode{where} uses the stored "
         "statistics instead of the batch's, so what it gives out differs from the source's, on purpose"
-    ]
+    )
+    return [warning]
 
 
 def _names(names: Sequence[str]) -> str:
