@@ -125,6 +125,8 @@ class Body:
     sources: list[Source] = field(default_factory=list)
     unmasked: set[tuple[int, str]] = field(default_factory=set)
     """(variable, write) where a norm is computed and no source was found."""
+    by_mod: dict[int, int] = field(default_factory=dict)
+    """TF1 main graph: part of a partitioned variable -> number of parts, where ids are dealt out by ``mod``."""
     norms: list[Norm] = field(default_factory=list)
     """Batch norms that have a gamma or a beta."""
 

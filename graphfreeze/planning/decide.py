@@ -15,6 +15,7 @@ from graphfreeze.graph.uses import SOURCE_NOT_FOUND, Trace
 from graphfreeze.graph.variables import Variable, element_bytes, is_float
 from graphfreeze.planning.batch_norm import decide_norms
 from graphfreeze.planning.guards import guard_against
+from graphfreeze.planning.partitions import mod_warnings
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
 from graphfreeze.planning.records import BatchNormRecord
 from graphfreeze.planning.strategy import Request, decide, hold_by_guards
@@ -93,6 +94,7 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
         described[index] = replace(held, reason="; ".join(filter(None, (held.reason, reasons.get(index)))))
     planned = replace(_meta_graph(source, described), batch_norms=norms)
     warnings += _warnings(planned)
+    warnings += mod_warnings(trace, {index: region for index, (region, _) in touched.items()})
     if not options.allow_empty and trainable_elements(described) == 0:
         raise NothingToTrainError(
             "The freeze leaves nothing to train: every trainable element of the model is frozen. Freeze less, or pass "
