@@ -122,12 +122,13 @@ class Spec:
             InputOutputError: it was damaged since.
         """
         match data:
-            case {"rules": list(rules), "strategy": str(strategy), "copy": str(copy), "batch_norm": str(norm)}:
+            case {"rules": list(rules), "strategy": str(strategy), "copy": str(copy), **rest}:
                 try:
-                    return cls(tuple(map(_rule_from_dict, rules)), Strategy(strategy), Copy(copy), BatchNorm(norm))
+                    norm = BatchNorm(rest.get("batch_norm", BatchNorm.FREEZE_STATS))
+                    return cls(tuple(map(_rule_from_dict, rules)), Strategy(strategy), Copy(copy), norm)
                 except (ValueError, UsageError) as error:
                     raise InputOutputError(f"A stored spec is damaged: {error}") from None
-        raise InputOutputError("A stored spec is damaged: expected 'rules', 'strategy', 'copy' and 'batch_norm'.")
+        raise InputOutputError("A stored spec is damaged: expected 'rules', 'strategy' and 'copy'.")
 
 
 def read_spec(path: Path) -> Spec:
