@@ -124,7 +124,7 @@ class Spec:
         match data:
             case {"rules": list(rules), "strategy": str(strategy), "copy": str(copy), **rest}:
                 try:
-                    norm = BatchNorm(rest.get("batch_norm", BatchNorm.FREEZE_STATS))
+                    norm = BatchNorm(str(rest.get("batch_norm", BatchNorm.FREEZE_STATS)))
                     return cls(tuple(map(_rule_from_dict, rules)), Strategy(strategy), Copy(copy), norm)
                 except (ValueError, UsageError) as error:
                     raise InputOutputError(f"A stored spec is damaged: {error}") from None
