@@ -103,8 +103,10 @@ def test_damaged_stored_form(data, problem):
         ('freeze = "a"\nfreeze = "b"', ": not valid TOML: Cannot overwrite a value (at line 2, the end of the file)"),
         (
             'frezze = ["a"]',
-            ": unknown key 'frezze'. Did you mean 'freeze'? Known keys: freeze, train, rule, strategy, copy, "
-            "batch_norm.",
+            (
+                ": unknown key 'frezze'. Did you mean 'freeze'? Known keys: freeze, train, rule, strategy, copy, "
+                "batch_norm."
+            ),
         ),
         ("x = 1", ": unknown key 'x'. Known keys: freeze, train, rule, strategy, copy, batch_norm."),
         ("freeze = 3", ": freeze: expected a selector or a list of selectors, found an integer."),
