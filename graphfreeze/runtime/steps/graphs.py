@@ -1,0 +1,2 @@
+def grow(draft, **options):
+    raise NotImplementedError
