@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphfreeze.errors import NothingToTrainError, UnsupportedModelError, UsageError
+from graphfreeze.graph.steps import CHILD, STEPS
 from graphfreeze.runtime.loaded import trainable_variables
 from graphfreeze.runtime.optimizers import keras_optimizer
 from graphfreeze.runtime.steps.inputs import Function, Targets, find_function
@@ -23,13 +24,8 @@ from graphfreeze.runtime.steps.losses import (
     parse_loss,
     targets_like,
 )
+from graphfreeze.runtime.steps.names import EVALUATE, PATH, RESTORE, SAVE, SCOPE, train_signature
 from graphfreeze.runtime.steps.saver import restore_from, save_to, stored
-
-CHILD, STEPS = "graphfreeze", "train_step"
-SCOPE = f"{CHILD}/{STEPS}/"
-"""Name scope of the optimizer's variables."""
-EVALUATE, SAVE, RESTORE, TRAIN = "evaluate", "save", "restore", "train"
-_PATH = "path"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +41,7 @@ class Phase:
     @property
     def signature(self) -> str:
         """Name of its signature."""
-        return TRAIN if self.name is None else f"{TRAIN}@{self.name}"
+        return train_signature(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,9 +97,9 @@ def add_steps(
     if not own:
         setattr(loaded, CHILD, holder)
     variables = stored(loaded, [*loaded.signatures.values(), *(c for _, c in functions.values())])
-    path = {_PATH: tf.TensorSpec([], tf.string, name=_PATH)}
-    functions[SAVE] = _traced(lambda given: {_PATH: save_to(given[_PATH], variables)}, path, SAVE)
-    functions[RESTORE] = _traced(lambda given: {_PATH: restore_from(given[_PATH], variables)}, path, RESTORE)
+    path = {PATH: tf.TensorSpec([], tf.string, name=PATH)}
+    functions[SAVE] = _traced(lambda given: {PATH: save_to(given[PATH], variables)}, path, SAVE)
+    functions[RESTORE] = _traced(lambda given: {PATH: restore_from(given[PATH], variables)}, path, RESTORE)
     tracked.functions = {name: function for name, (function, _) in functions.items()}
     return Built(
         {name: concrete for name, (_, concrete) in functions.items()},
