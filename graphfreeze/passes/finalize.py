@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,6 +36,7 @@ from graphfreeze.passes.undo_nodes import remove_handles
 from graphfreeze.passes.undo_objects import nodes_of, undo_objects
 from graphfreeze.passes.undo_ops import restore_ops, silenced_ops, used_ops
 from graphfreeze.passes.undo_saver import undo_saver
+from graphfreeze.passes.undo_steps import take_steps_off
 from graphfreeze.savedmodel import (
     Draft,
     StoredTensor,
@@ -74,6 +75,8 @@ class TakenOff:
     frozen: tuple[Lifted, ...] = ()
     enabled: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
+    steps: tuple[str, ...] = ()
+    """Signatures of ``train-step`` that went with it."""
 
     def and_also(self, other: TakenOff) -> TakenOff:
         """Both of two meta graphs; a variable that they share is told of once."""
@@ -96,7 +99,9 @@ def take_off(draft: Draft) -> TakenOff:
     """
     off = TakenOff()
     gone: set[str] = set()
+    steps: list[str] = []
     for meta in draft.model.proto.meta_graphs:
+        steps += take_steps_off(draft, meta)
         if not has_marks(meta):
             continue
         invariants = Invariants(meta)
@@ -111,7 +116,7 @@ def take_off(draft: Draft) -> TakenOff:
     _restore_metadata(draft)
     if draft.model.bundle is not None and unused_bytes(draft.model.bundle, draft.drop | set(draft.put)) > 0:
         draft.repack = True
-    return off
+    return replace(off, steps=tuple(dict.fromkeys(steps)))
 
 
 def _take_off_graph(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:

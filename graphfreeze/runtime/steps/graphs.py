@@ -81,7 +81,7 @@ def grow(
         exported = tf.compat.v1.train.export_meta_graph(graph=graph, saver_def=saver)
         values = _first_values(draft, graph, old_saver, added)
     _refuse_unsaved(draft, saver, graph)
-    assemble(meta, Grown(MetaGraphDef.FromString(exported.SerializeToString()), _protos(signatures)))
+    assemble(meta, Grown(MetaGraphDef.FromString(exported.SerializeToString()), _protos(signatures), values))
     draft.put |= values
     inputs = {name: (t.dtype.name, _sizes(t)) for name, t in goal.inputs.items()}
     trained = {train_signature(p.name): tuple(v.op.name for v in p.variables) for p in phases}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +30,8 @@ class Grown:
 
     exported: MetaGraphDef
     signatures: Mapping[str, SignatureDef]
+    keys: Collection[str]
+    """Checkpoint keys of the new variables."""
 
 
 def assemble(meta: MetaGraphDef, grown: Grown) -> None:
@@ -39,6 +41,7 @@ def assemble(meta: MetaGraphDef, grown: Grown) -> None:
     changed = {n.name: n for n in after if n.name in before and list(n.input) != list(before[n.name].input)}
     noted: dict[str, Any] = {
         "format": FORMAT,
+        "keys": sorted(grown.keys),
         "nodes": [n.name for n in after if n.name not in before and not n.name.startswith(SCOPE)],
         "changed": {name: _text(before[name]) for name in changed},
         "collections": {},

@@ -14,7 +14,7 @@ from typing import Any
 from graphfreeze.errors import NothingToTrainError, UnsupportedModelError, UsageError
 from graphfreeze.graph.steps import CHILD, STEPS
 from graphfreeze.runtime.loaded import trainable_variables
-from graphfreeze.runtime.optimizers import keras_optimizer
+from graphfreeze.runtime.optimizers import Make, keras_optimizer
 from graphfreeze.runtime.steps.inputs import Function, Targets, find_function
 from graphfreeze.runtime.steps.losses import (
     Loss,
@@ -96,13 +96,13 @@ def add_steps(
     setattr(holder, STEPS, tracked)
     if not own:
         setattr(loaded, CHILD, holder)
-    variables = stored(loaded, [*loaded.signatures.values(), *(c for _, c in functions.values())])
+    variables = stored(loaded, [*loaded.signatures.values(), *functions.values()])
     path = {PATH: tf.TensorSpec([], tf.string, name=PATH)}
     functions[SAVE] = _traced(lambda given: {PATH: save_to(given[PATH], variables)}, path, SAVE)
     functions[RESTORE] = _traced(lambda given: {PATH: restore_from(given[PATH], variables)}, path, RESTORE)
-    tracked.functions = {name: function for name, (function, _) in functions.items()}
+    tracked.functions = dict(functions)
     return Built(
-        {name: concrete for name, (_, concrete) in functions.items()},
+        functions,
         {p.signature: tuple(v.name.removesuffix(":0") for v in p.variables) for p in phases},
         inputs,
         state,
@@ -145,7 +145,6 @@ def _refuse_taken(loaded: Any, names: Sequence[str]) -> None:
 
 def _optimizers(text: str, phases: Sequence[Phase], shared: bool) -> list[Any]:
     import keras
-    import tensorflow as tf
 
     if keras.backend.backend() != "tensorflow":
         raise UsageError(
@@ -153,22 +152,25 @@ def _optimizers(text: str, phases: Sequence[Phase], shared: bool) -> list[Any]:
             "KERAS_BACKEND=tensorflow"
         )
     _, make = keras_optimizer(text)
-    made = [make() for _ in phases]
-    if made[0].use_ema and not made[0].ema_overwrite_frequency:
+    if shared:
+        union = {id(v): v for p in phases for v in p.variables}
+        return [_built(make, SCOPE, list(union.values()))] * len(phases)
+    scopes = [SCOPE if p.name is None else f"{SCOPE}{p.name}/" for p in phases]
+    return [_built(make, scope, list(p.variables)) for scope, p in zip(scopes, phases, strict=True)]
+
+
+def _built(make: Make, scope: str, variables: list[Any]) -> Any:
+    """An optimizer whose state has names in the scope, by which it is known again."""
+    import tensorflow as tf
+
+    with tf.name_scope(scope):
+        made = make()
+        made.build(variables)
+    if made.use_ema and not made.ema_overwrite_frequency:
         raise UsageError(
             "With use_ema the averages have to come back into the model, and a program without Python can only leave "
             "that to the step: give ema_overwrite_frequency too"
         )
-    if shared:
-        union = {id(v): v for p in phases for v in p.variables}
-        made = made[:1] * len(phases)
-        lists: list[tuple[Any, list[Any]]] = [(made[0], list(union.values()))]
-    else:
-        lists = [(o, list(p.variables)) for o, p in zip(made, phases, strict=True)]
-    for number, (one, variables) in enumerate(lists):
-        name = phases[number].name
-        with tf.name_scope(SCOPE if name is None or shared else f"{SCOPE}{name}/"):
-            one.build(variables)
     return made
 
 
@@ -193,8 +195,8 @@ def _inputs(phase: Phase, targets: Targets | None) -> dict[str, Any]:
     return {**inputs, name: tf.TensorSpec(shape, dtype, name=name)}
 
 
-def _traced(body: Any, inputs: Mapping[str, Any], name: str) -> tuple[Any, Any]:
-    """A function of tensors by name, and its trace."""
+def _traced(body: Any, inputs: Mapping[str, Any], name: str) -> Any:
+    """The trace of a function of tensors by name."""
     import tensorflow as tf
 
     def step(**given: Any) -> Any:
@@ -203,7 +205,7 @@ def _traced(body: Any, inputs: Mapping[str, Any], name: str) -> tuple[Any, Any]:
     step.__name__ = name.replace("@", "_")
     function = tf.function(step, autograph=False)
     specs = {key: tf.TensorSpec(spec.shape, spec.dtype, name=key) for key, spec in inputs.items()}
-    return function, function.get_concrete_function(**specs)
+    return function.get_concrete_function(**specs)
 
 
 def _forward(phase: Phase, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
