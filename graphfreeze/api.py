@@ -402,6 +402,8 @@ def _plan(
     held = off.held if add and off is not None else {}
     task = plan_task(command, freeze, train, held=held, **options)
     plan = plan_model(draft, task, traces)
+    if off is not None:
+        plan = replace(plan, warnings=plan.warnings + off.lost_steps)
     if not add or off is None or not off.frozen:
         return plan
     from graphfreeze.passes.refreeze import held_again

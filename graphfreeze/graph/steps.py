@@ -1,4 +1,4 @@
-"""How a model says that training steps were added to it: the names that ``train-step`` uses and ``finalize`` looks for."""
+"""How a model says that training steps were added: the names that ``train-step`` gives, ``finalize`` looks for."""
 
 from __future__ import annotations
 

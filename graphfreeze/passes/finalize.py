@@ -78,6 +78,14 @@ class TakenOff:
     steps: tuple[str, ...] = ()
     """Signatures of ``train-step`` that went with it."""
 
+    @property
+    def lost_steps(self) -> tuple[str, ...]:
+        """What to say where a freeze takes the place of another one, whose training steps do not fit it."""
+        if not self.steps:
+            return ()
+        taken = f"the training steps that the model brought are taken off ({', '.join(self.steps)})"
+        return (f"{taken}: they train within the old freeze. Put them in again with: graphfreeze train-step",)
+
     def and_also(self, other: TakenOff) -> TakenOff:
         """Both of two meta graphs; a variable that they share is told of once."""
         paths = {v.path for v in self.frozen}

@@ -91,7 +91,9 @@ def _objects_off(draft: Draft, meta: MetaGraphDef) -> tuple[str, ...]:
         keys = variable_keys(graph, draft.bundle_graph)
         draft.drop |= {keys[n] for n in state if n in keys} & draft.keys()
         matched = match_nodes(graph, draft.bundle_graph)
-        _remove(draft.bundle_graph, {matched[n] for n in top if n in matched}, {matched[n] for n in state if n in matched})
+        _remove(
+            draft.bundle_graph, {matched[n] for n in top if n in matched}, {matched[n] for n in state if n in matched}
+        )
         refresh_checkpoint_values(draft.bundle_graph)
     gone, handles = {n for n in names if n in meta.signature_def}, _state_handles(meta)
     functions |= _gradients_off(meta, functions)
@@ -134,7 +136,7 @@ def _functions_under(meta: MetaGraphDef, top: Collection[int], graph: Message) -
 
 
 def _gradients_off(meta: MetaGraphDef, functions: Collection[str]) -> set[str]:
-    """Removes gradients that are registered for ops of these functions only; returns the functions that computed them."""
+    """Removes gradients registered for ops of these functions only; returns the functions that computed them."""
     library = meta.graph_def.library
     own = {g.gradient_func for g in library.registered_gradients}
     needed = {
@@ -276,9 +278,7 @@ def _without(node: NodeDef, gone: Collection[str]) -> NodeDef:
     return node
 
 
-def _collections_back(
-    meta: MetaGraphDef, gone: Collection[str], prefix: str, noted: Mapping[str, str | None]
-) -> None:
+def _collections_back(meta: MetaGraphDef, gone: Collection[str], prefix: str, noted: Mapping[str, str | None]) -> None:
     for name, collection in list(meta.collection_def.items()):
         was = noted.get(name)
         if is_variable_collection(name):

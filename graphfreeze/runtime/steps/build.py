@@ -21,8 +21,8 @@ from graphfreeze.savedmodel import Draft, check_target, open_draft
 _LOST = frozenset({"keras_metadata.pb", "fingerprint.pb"})
 """Files that fit one numbering of objects only, and saving counts anew."""
 _METADATA = (
-    "'keras_metadata.pb' is left out: it does not fit the model that was saved anew, so tf_keras load_model loads it as "
-    "a model without layers. Train it by its signatures"
+    "'keras_metadata.pb' is left out: it does not fit the model that was saved anew, so tf_keras load_model finds no "
+    "layers there. Train the model by its signatures"
 )
 
 

@@ -17,8 +17,16 @@ from graphfreeze.errors import GraphfreezeError, NothingToTrainError, Unsupporte
 from graphfreeze.runtime.optimizers import suggestion, tf1_optimizer
 from graphfreeze.runtime.steps.grown import Grown, assemble
 from graphfreeze.runtime.steps.inputs import DEFAULT, Targets
-from graphfreeze.runtime.steps.losses import KNOWN, Loss, choose_output, compute, is_probability, parse_loss, targets_like
-from graphfreeze.runtime.steps.names import EVALUATE, PATH, RESTORE, SAVE, SCOPE, train_signature
+from graphfreeze.runtime.steps.losses import (
+    KNOWN,
+    Loss,
+    choose_output,
+    compute,
+    is_probability,
+    parse_loss,
+    targets_like,
+)
+from graphfreeze.runtime.steps.names import EVALUATE, PATH, RESTORE, SAVE, SCOPE, only_phase, train_signature
 from graphfreeze.savedmodel import Draft
 from graphfreeze.savedmodel.protos import MetaGraphDef, SignatureDef
 
@@ -72,7 +80,7 @@ def grow(
     with graph.as_default():
         old_saver = _imported(meta)
         before = list(tf.compat.v1.global_variables())
-        phases = _phases()
+        phases = _phases(meta)
         _refuse_taken(meta, [*(train_signature(p.name) for p in phases), EVALUATE, SAVE, RESTORE])
         goal = _goal(graph, meta, wanted, function, targets)
         steps = _train_ops(phases, goal, make, shared)
@@ -120,7 +128,7 @@ def _imported(meta: MetaGraphDef) -> Any:
     return tf.compat.v1.train.import_meta_graph(copy)
 
 
-def _phases() -> list[Phase]:
+def _phases(meta: MetaGraphDef) -> list[Phase]:
     """One nameless phase: what the collection of trainable variables says."""
     import tensorflow as tf
 
@@ -130,7 +138,7 @@ def _phases() -> list[Phase]:
             "The graph's collection of trainable variables is empty. Look at what it holds with: graphfreeze inspect "
             "MODEL"
         )
-    return [Phase(None, variables)]
+    return [Phase(only_phase(meta.signature_def), variables)]
 
 
 def _signature(meta: MetaGraphDef, function: str | None) -> str:
@@ -158,8 +166,8 @@ def _named_output(meta: MetaGraphDef, loss: Loss, function: str | None) -> str:
             return str(meta.signature_def[key].outputs[loss.output].name)
     wanted = loss.output if ":" in loss.output else f"{loss.output}:0"
     if not any(node.name == wanted.rsplit(":", 1)[0] for node in meta.graph_def.node):
-        outputs = [o for s in meta.signature_def.values() for o in s.outputs]
-        hint = suggestion(loss.output, dict.fromkeys([*outputs, *KNOWN]), "Signatures give out")
+        given = [o for s in meta.signature_def.values() for o in s.outputs]
+        hint = suggestion(loss.output, dict.fromkeys([*given, *KNOWN]), "Signatures give out")
         raise UsageError(f"The graph has no output or tensor '{loss.output}' to take as the loss. {hint}")
     return wanted
 
@@ -225,11 +233,11 @@ def _inputs(meta: MetaGraphDef, ops: Sequence[Any]) -> dict[str, Any]:
         if op.name in seen:
             continue
         seen.add(op.name)
-        tensor = op.outputs[0] if op.outputs else None
-        if op.type in _PLACEHOLDERS and (op.type != "PlaceholderWithDefault" or tensor.name in named):
-            found[named.get(tensor.name, op.name)] = tensor
+        fed = f"{op.name}:0" in named
+        if op.type in _PLACEHOLDERS and (fed or op.type != "PlaceholderWithDefault"):
+            found[named.get(f"{op.name}:0", op.name)] = op.outputs[0]
         else:
-            pending += [t.op for t in op.inputs] + list(op.control_inputs)
+            pending += [*(t.op for t in op.inputs), *op.control_inputs]
     return dict(sorted(found.items()))
 
 
@@ -269,7 +277,10 @@ def _signatures(goal: Goal, steps: Mapping[str, Any]) -> tuple[Any, dict[str, tu
     with tf.name_scope(SCOPE):
         for name, step in steps.items():
             with tf.control_dependencies([step]):
-                outputs = {key: tf.identity(tensor, name=f"{step.name.split('/')[-1]}/{key}") for key, tensor in results.items()}
+                outputs = {
+                    key: tf.identity(tensor, name=f"{step.name.split('/')[-1]}/{key}")
+                    for key, tensor in results.items()
+                }
             found[name] = (dict(goal.inputs), outputs)
         found[EVALUATE] = (dict(goal.inputs), dict(results))
         saver = tf.compat.v1.train.Saver(name=f"{SCOPE}save").as_saver_def()

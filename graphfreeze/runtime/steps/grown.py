@@ -80,7 +80,7 @@ def _add_collections(meta: MetaGraphDef, exported: MetaGraphDef, noted: dict[str
     for key, collection in exported.collection_def.items():
         if key in meta.collection_def and meta.collection_def[key] == collection:
             continue
-        held = meta.collection_def[key] if key in meta.collection_def else None
+        held = meta.collection_def.get(key)
         if is_variable_collection(key):
             names = set() if held is None else {_variable(v) for v in held.bytes_list.value}
             new = [v for v in collection.bytes_list.value if _variable(v) not in names]

@@ -63,7 +63,9 @@ def parse_targets(text: str) -> Targets:
     try:
         dtype = tf.as_dtype(match[3]).name
     except TypeError:
-        raise UsageError(f"TensorFlow has no dtype '{match[3]}', which '{text}' names. Write for example int64") from None
+        raise UsageError(
+            f"TensorFlow has no dtype '{match[3]}', which '{text}' names. Write for example int64"
+        ) from None
     return Targets(match[1], tuple(int(s) if s.isdecimal() else None for s in sizes), dtype)
 
 
@@ -91,10 +93,10 @@ def find_function(loaded: Any, name: str | None) -> Function:
 def _default(signatures: Mapping[str, Any], functions: Mapping[str, Any]) -> str:
     for name in (DEFAULT, *(signatures if len(signatures) == 1 else ()), "__call__"):
         if name in signatures or name in functions:
-            return name
+            return str(name)
     names = [*signatures, *functions]
     if len(names) == 1:
-        return names[0]
+        return str(names[0])
     shown = ", ".join(f"'{n}'" for n in names) or "none"
     raise UsageError(f"Nothing says which function to train through. Name one with --function; the model has: {shown}")
 

@@ -1,4 +1,4 @@
-"""A model trains by its own signatures, in processes without graphfreeze, as a loop by hand in plain TensorFlow does."""
+"""A model trains by its own signatures, without graphfreeze, as a loop by hand in plain TensorFlow does."""
 
 from dataclasses import dataclass
 from pathlib import Path
