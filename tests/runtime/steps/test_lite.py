@@ -30,6 +30,16 @@ class Dense(tf.Module):
     def value(self):
         return {"w": tf.identity(self.w), "b": tf.identity(self.b), "o": tf.identity(self.o)}
 
+    @tf.function(input_signature=[tf.TensorSpec([4, 6], tf.float32, name="x"), tf.TensorSpec([4, 3], name="targets")])
+    def step(self, x, targets):
+        """Descent with decay, by hand: what a program on a phone is given today."""
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean(tf.square(self.run(x)["y"] - targets))
+        variables = [self.w, self.b, self.o]
+        for gradient, variable in zip(tape.gradient(loss, variables), variables, strict=True):
+            variable.assign(variable - 0.05 * gradient - 0.001 * variable)
+        return {"loss": loss}
+
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory):
@@ -78,3 +88,39 @@ def test_converts_and_trains(source, name, tmp_path):
     assert (after["w"] != before["w"])[~mask].all()
     for key, found in after.items():
         np.testing.assert_allclose(found, expected[key].numpy(), rtol=0, atol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def own_step(tmp_path_factory):
+    path = tmp_path_factory.mktemp("own") / "model"
+    model = Dense()
+    signatures = {"serving_default": model.run, "value": model.value, "train": model.step}
+    tf.saved_model.save(model, str(path), signatures=signatures)
+    return path
+
+
+@pytest.mark.filterwarnings("ignore:.*tf.lite.Interpreter is deprecated")
+@pytest.mark.parametrize("name", FROZEN)
+def test_a_step_of_the_source_converts_with_lite(own_step, name, tmp_path):
+    held, mask = own_step, np.zeros((6, 5), bool)
+    if name in SELECTORS:
+        held = tmp_path / "held"
+        graphfreeze.rewrite(own_step, held, freeze=SELECTORS[name], lite=True)
+        mask[FROZEN[name]] = True
+    interpreter, train, value = interpreted(held)
+    assert interpreter is not None
+    before = value()
+    for step in range(20):
+        assert np.isfinite(train(**batch(INPUTS, step))["loss"])
+    after = value()
+    assert_bits_equal(after["w"][mask], before["w"][mask], "frozen")
+    assert (after["w"] != before["w"])[~mask].all()
+
+
+def test_without_lite_such_a_step_does_not_convert(own_step, tmp_path):
+    plan = graphfreeze.plan(own_step, freeze="w[:2]", lite=True)
+    guards = {w.guard for m in plan.meta_graphs for v in m.variables for w in v.writes if w.guard}
+    assert guards == {"selected from old and new"}
+    graphfreeze.rewrite(own_step, tmp_path / "held", freeze="w[:2]")
+    with pytest.raises(Exception, match="ResourceStridedSliceAssign"):
+        interpreted(tmp_path / "held")
