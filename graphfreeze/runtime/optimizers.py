@@ -83,10 +83,10 @@ def refuse_unknown(call: Call, known: Iterable[str], what: str) -> None:
             raise UsageError(f"The {what} '{call.name}' has no argument '{key}'. {hint}")
 
 
-def suggestion(word: str, known: Iterable[str], otherwise: str) -> str:
-    """Which of the known words was meant, or all of them after ``otherwise``."""
+def suggestion(word: str, known: Iterable[str], otherwise: str, more: Iterable[str] = ()) -> str:
+    """Which of the known words, or ``more``, was meant; or all known ones after ``otherwise``."""
     names = list(known)
-    near = get_close_matches(word.lower(), names, 3)
+    near = get_close_matches(word.lower(), [*more, *names], 3)
     return f"Did you mean {' or '.join(map(repr, near))}?" if near else f"{otherwise}: {', '.join(names) or 'none'}"
 
 
@@ -102,7 +102,7 @@ def keras_optimizer(text: str, more: Iterable[str] = ()) -> tuple[str, Make]:
     call = parse_call(text, "optimizer")
     name = call.name.lower()
     if name not in kinds:
-        hint = suggestion(name, [*more, *kinds], "Keras has")
+        hint = suggestion(name, kinds, "Keras has", more)
         raise UsageError(f"Keras has no optimizer '{call.name}'. {hint}")
     return name, _factory(kinds[name], call)
 

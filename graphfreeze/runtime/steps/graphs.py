@@ -142,7 +142,7 @@ def _phases(meta: MetaGraphDef) -> list[Phase]:
 
 
 def _signature(meta: MetaGraphDef, function: str | None) -> str:
-    names = list(meta.signature_def)
+    names = sorted(meta.signature_def)
     if function is not None:
         if function not in names:
             raise UsageError(f"The graph has no signature '{function}'. {suggestion(function, names, 'It has')}")
