@@ -6,21 +6,17 @@ import logging
 import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 
 
 def start_quietly() -> None:
     """Imports TensorFlow and Keras so that only errors reach stderr; what the user has set in the environment wins."""
     shown = "TF_CPP_MIN_LOG_LEVEL" in os.environ and os.environ["TF_CPP_MIN_LOG_LEVEL"] != "3"
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    if shown:
-        import keras
-        import tensorflow
-    else:
-        # Some libraries write before they have read what the environment says.
-        with _silenced():
-            import keras  # noqa: F401
-            import tensorflow  # noqa: F401
+    # Some libraries write before they have read what the environment says.
+    with nullcontext() if shown else _silenced():
+        import keras  # noqa: F401
+        import tensorflow  # noqa: F401
     for name in ("absl", "tensorflow"):
         logging.getLogger(name).setLevel(logging.ERROR)
 

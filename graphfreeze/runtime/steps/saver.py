@@ -11,6 +11,8 @@ from collections import deque
 from collections.abc import Sequence
 from typing import Any
 
+from graphfreeze.savedmodel.object_graph import checkpoint_key
+
 
 def keys_of(root: Any) -> dict[str, Any]:
     """Key -> variable, for every variable that children lead to."""
@@ -18,17 +20,16 @@ def keys_of(root: Any) -> dict[str, Any]:
 
     found: dict[str, Any] = {}
     seen = {id(root)}
-    pending = deque([(root, "")])
+    pending: deque[tuple[Any, tuple[str, ...]]] = deque([(root, ())])
     while pending:
         holder, path = pending.popleft()
         for name, child in tf.train.TrackableView.children(holder).items():
             if id(child) in seen:
                 continue
             seen.add(id(child))
-            step = f"{path}{name.replace('.', '..').replace('/', '.S')}/"
             if isinstance(child, tf.Variable):
-                found[f"{step}.ATTRIBUTES/VARIABLE_VALUE"] = child
-            pending.append((child, step))
+                found[checkpoint_key((*path, name))] = child
+            pending.append((child, (*path, name)))
     return found
 
 
