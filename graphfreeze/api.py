@@ -158,10 +158,11 @@ def finalize(
     """
     from graphfreeze.passes.finalize import Finalized, take_off
     from graphfreeze.passes.refreeze import matching, plan_again
+    from graphfreeze.passes.undo_steps import carries_steps
 
     draft = open_draft(Path(model))
     check_target(draft.model, Path(out), overwrite=overwrite)
-    if not is_rewritten(draft):
+    if not is_rewritten(draft) and not carries_steps(draft):
         raise UsageError(
             f"'{model}' carries no freeze: graphfreeze finds none of its marks there. Give a model that graphfreeze "
             "rewrote, or one that was trained and saved from it"
@@ -403,6 +404,8 @@ def _plan(
         options = {**options, "batch_norm": "inference"}
     task = plan_task(command, freeze, train, held=held, **options)
     plan = plan_model(draft, task, traces)
+    if off is not None:
+        plan = replace(plan, warnings=plan.warnings + off.lost_steps)
     if not add or off is None or not off.frozen:
         return plan
     from graphfreeze.passes.refreeze import held_again

@@ -31,10 +31,11 @@ def test_every_error_is_public():
     assert classes <= set(graphfreeze.__all__)
 
 
+COMMANDS = ("inspect", "plan", "rewrite", "finalize", "freeze", "diff", "checkpoint", "verify", "train_step")
 POSITIONAL = {"diff": ["a", "b"], "checkpoint": ["prefix", "out"], "verify": ["source", "rewritten"]}
 
 
-@pytest.mark.parametrize("name", ["inspect", "plan", "rewrite", "finalize", "freeze", "diff", "checkpoint", "verify"])
+@pytest.mark.parametrize("name", COMMANDS)
 def test_options_are_keyword_only_and_everything_is_annotated(name):
     signature = inspect.signature(getattr(graphfreeze, name))
     positional = [p for p in signature.parameters.values() if p.kind is p.POSITIONAL_OR_KEYWORD]

@@ -53,6 +53,7 @@ Enable: TypeAlias = Annotated[
 State: TypeAlias = Annotated[bool, typer.Option("--state", help="Let an exact name freeze a variable of kind state.")]
 Add: TypeAlias = Annotated[bool, typer.Option("--add", help="Extend the freeze that MODEL has, do not replace it.")]
 AllowEmpty: TypeAlias = Annotated[bool, typer.Option("--allow-empty", help="Allow that nothing is left to train.")]
+Lite: TypeAlias = Annotated[bool, typer.Option("--lite", help="Guard writes with ops that LiteRT can convert.")]
 Tags: TypeAlias = Annotated[
     str | None, typer.Option("--tags", metavar="TAG,...", help="Only the meta graph that has these tags.")
 ]
@@ -82,6 +83,7 @@ class Planning(TypedDict):
     state: bool
     add: bool
     allow_empty: bool
+    lite: bool
     tags: tuple[str, ...] | None
 
 
@@ -117,6 +119,7 @@ def _planning(
     state: State = False,
     add: Add = False,
     allow_empty: AllowEmpty = False,
+    lite: Lite = False,
     tags: Tags = None,
 ) -> Planning:
     return {
@@ -131,6 +134,7 @@ def _planning(
         "state": state,
         "add": add,
         "allow_empty": allow_empty,
+        "lite": lite,
         "tags": split_tags(tags),
     }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ from graphfreeze.passes.undo_nodes import remove_handles
 from graphfreeze.passes.undo_objects import nodes_of, undo_objects
 from graphfreeze.passes.undo_ops import restore_ops, silenced_ops, used_ops
 from graphfreeze.passes.undo_saver import undo_saver
+from graphfreeze.passes.undo_steps import take_steps_off
 from graphfreeze.savedmodel import (
     Draft,
     StoredTensor,
@@ -77,6 +78,16 @@ class TakenOff:
     warnings: tuple[str, ...] = ()
     inference: bool = False
     """Whether batch norms used their stored statistics in training mode."""
+    steps: tuple[str, ...] = ()
+    """Signatures of ``train-step`` that went with it."""
+
+    @property
+    def lost_steps(self) -> tuple[str, ...]:
+        """What to say where a freeze takes the place of another one, whose training steps do not fit it."""
+        if not self.steps:
+            return ()
+        taken = f"the training steps that the model brought are taken off ({', '.join(self.steps)})"
+        return (f"{taken}: they train within the old freeze. Put them in again with: graphfreeze train-step",)
 
     def and_also(self, other: TakenOff) -> TakenOff:
         """Both of two meta graphs; a variable that they share is told of once."""
@@ -100,7 +111,9 @@ def take_off(draft: Draft) -> TakenOff:
     """
     off = TakenOff()
     gone: set[str] = set()
+    steps: list[str] = []
     for meta in draft.model.proto.meta_graphs:
+        steps += take_steps_off(draft, meta)
         if not has_marks(meta):
             continue
         invariants = Invariants(meta)
@@ -116,7 +129,7 @@ def take_off(draft: Draft) -> TakenOff:
     _restore_metadata(draft)
     if draft.model.bundle is not None and unused_bytes(draft.model.bundle, draft.drop | set(draft.put)) > 0:
         draft.repack = True
-    return off
+    return replace(off, steps=tuple(dict.fromkeys(steps)))
 
 
 def _take_off_graph(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:

@@ -48,7 +48,7 @@ def sorted_writes(work: Work, scope: Scope, body: Body) -> tuple[list[tuple[Writ
         merge = work.merges.get(write.variable)
         if merge is None:
             continue
-        guard = guard_against(merge.held.region, write)
+        guard = _planned(merge, body, write)
         if guard is Guard.NOTHING:
             silent.append(write)
         else:
@@ -78,6 +78,13 @@ def silence(work: Work, scope: Scope, node: NodeDef, op: str, inputs: Sequence[s
     node.attr[SILENCED].CopyFrom(bytes_attr(was))
     if definition is not None:
         node.attr[OP].CopyFrom(bytes_attr(definition.SerializeToString(deterministic=True)))
+
+
+def _planned(merge: Merge, body: Body, write: Write) -> Guard:
+    """The guard that the plan names; a plan that was made for another list of writes names none."""
+    place = (body.key.function, write.node)
+    found = next((w.guard for w in merge.plan.writes if (w.function, w.node) == place and w.guard), None)
+    return Guard(found) if found else guard_against(merge.held.region, write)
 
 
 def _surround(

@@ -13,6 +13,7 @@ from graphfreeze.passes.counterpart import compare_values, meta_like
 from graphfreeze.passes.evidence import gather_evidence
 from graphfreeze.passes.finalize import take_off
 from graphfreeze.passes.presence import has_marks, is_rewritten
+from graphfreeze.passes.undo_steps import carries_steps, take_steps_off
 from graphfreeze.savedmodel import Draft, digest, open_draft, slot_variables, write_shadow
 from graphfreeze.savedmodel.protos import MetaGraphDef
 
@@ -42,6 +43,7 @@ def prepare_pair(source: Draft, rewritten: Draft, folder: Path) -> Pair:
         swapped = is_rewritten(source)
         hint = "Give the source first, then the result" if swapped else "Give a model that graphfreeze rewrote"
         raise UsageError(f"'{rewritten.model.directory}' carries no freeze, so there is nothing to verify. {hint}")
+    rewritten = _without_steps(rewritten, folder / "held")
     name, known_as = source.model.directory, digest(source.model)
     if is_rewritten(source):
         take_off(source)
@@ -67,6 +69,16 @@ def prepare_pair(source: Draft, rewritten: Draft, folder: Path) -> Pair:
         old_keras=any(slot_variables(m.object_graph_def) for m in plain.model.proto.meta_graphs),
         warnings=() if known_as in sources or not sources else (_other_digest(name),),
     )
+
+
+def _without_steps(draft: Draft, target: Path) -> Draft:
+    """The model as it was before ``train-step``: a signature that saves to a path is not called with a made-up one."""
+    if not carries_steps(draft):
+        return draft
+    for meta in draft.model.proto.meta_graphs:
+        take_steps_off(draft, meta)
+    draft.write(target)
+    return open_draft(target)
 
 
 def _marked(draft: Draft) -> list[MetaGraphDef]:

@@ -43,7 +43,7 @@ def undo_graph(meta: MetaGraphDef, handles: Collection[str]) -> tuple[str, ...]:
     gone = (added | set(handles)) - reborn
     # Gradients of our nodes and slots of our variables: their constants hang on nothing that goes.
     gone |= {n.name for n in scope.node_list if "/graphfreeze/" in n.name and n.name not in renamed}
-    more = _dependent(scope, gone, reborn)
+    more = dependent(scope, gone, reborn)
     lost = fetched_nodes(meta) & (gone | more)
     if lost:
         raise UnsupportedModelError(
@@ -92,7 +92,7 @@ def _redirect(scope: Scope, infos: list[Info]) -> None:
                 node.input[i] = direct[text]
 
 
-def _dependent(scope: Scope, gone: set[str], reborn: set[str]) -> set[str]:
+def dependent(scope: Scope, gone: set[str], reborn: set[str]) -> set[str]:
     """Everything that takes a tensor of what goes. A saver only loses an entry."""
     users: dict[str, list[NodeDef]] = {}
     for node in scope.node_list:

@@ -67,7 +67,7 @@ def restore_writes(scope: Scope, *, saved_again: bool) -> None:
     """
     inner = {n.name: n.attr[GUARDED].s.decode() for n in scope.node_list if GUARDED in n.attr}
     added = {n.name for n in scope.node_list if ADDED in n.attr}
-    _keep(scope, [n for n in scope.node_list if n.name not in added & set(inner.values())])
+    keep_nodes(scope, [n for n in scope.node_list if n.name not in added & set(inner.values())])
     for node in scope.node_list:
         if SILENCED in node.attr or EDITED in node.attr:
             controls, device = [text for text in node.input if is_control(text)], node.device
@@ -111,7 +111,7 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
     for result, text in scope.proto.ret.items():
         if producer(text) in gone - set(ours):
             raise _still_used(scope, f"Result '{result}'", text)
-    _keep(scope, kept)
+    keep_nodes(scope, kept)
     drop_control_outputs(scope, gone)
 
 
@@ -146,10 +146,10 @@ def remove_handles(main: Scope, handles: Collection[str]) -> None:
             gone.add(node.name)
             if node.op == "AssignVariableOp":
                 gone.add(producer(node.input[0]))
-    _keep(main, [n for n in main.node_list if n.name not in gone])
+    keep_nodes(main, [n for n in main.node_list if n.name not in gone])
 
 
-def _keep(scope: Scope, kept: Collection[NodeDef]) -> None:
+def keep_nodes(scope: Scope, kept: Collection[NodeDef]) -> None:
     """Keeps some of the nodes; messages are copied, because the field owns them."""
     if len(kept) != len(scope.node_list):
         data = [n.SerializeToString() for n in kept]

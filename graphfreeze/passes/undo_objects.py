@@ -22,15 +22,15 @@ def undo_objects(meta: MetaGraphDef, bundle_graph: Message | None, trace: Trace,
     _restore_flags(graph, trace, marks)
     restore_lists(Objects(graph, bundle_graph, matched), trace, marks, ours)
     holders = {h.node for h in marks.holders}
-    gone = ours | _hanging(graph, holders, ours)
-    _remove_functions(graph, gone)
-    moved = _remove_nodes(graph, gone, in_order=marks.saved_again)
+    gone = ours | hanging(graph, holders, ours)
+    remove_functions(graph, gone)
+    moved = remove_nodes(graph, gone, in_order=marks.saved_again)
     for concrete in graph.concrete_functions.values():
         concrete.bound_inputs[:] = [moved[n] for n in concrete.bound_inputs if n in moved]
     if bundle_graph is not None:
         ours = {matched[n] for n in ours if n in matched}
-        gone = ours | _hanging(bundle_graph, {matched[h] for h in holders if h in matched}, ours)
-        _remove_nodes(bundle_graph, gone, in_order=marks.saved_again)
+        gone = ours | hanging(bundle_graph, {matched[h] for h in holders if h in matched}, ours)
+        remove_nodes(bundle_graph, gone, in_order=marks.saved_again)
         if marks.saved_again:
             refresh_checkpoint_values(bundle_graph)
     return moved
@@ -49,7 +49,7 @@ def _restore_flags(graph: Message, trace: Trace, marks: Marks) -> None:
             graph.nodes[node_id].variable.trainable = trainable
 
 
-def _hanging(graph: Message, holders: Collection[int], ours: Collection[int]) -> set[int]:
+def hanging(graph: Message, holders: Collection[int], ours: Collection[int]) -> set[int]:
     """What only a child ``graphfreeze`` leads to; never a value that is not ours."""
     below = _reached(graph, holders, ())
     outside = _reached(graph, [0], {*holders, *ours})
@@ -75,7 +75,7 @@ def _is_value(node: Message) -> bool:
     return node.WhichOneof("kind") not in ("user_object", "function", "bare_concrete_function")
 
 
-def _remove_functions(graph: Message, gone: set[int]) -> None:
+def remove_functions(graph: Message, gone: set[int]) -> None:
     """Removes the concrete functions of the objects that go; ``gone`` grows by their bare objects."""
     for name in {f for n in gone for f in graph.nodes[n].function.concrete_functions}:
         if name in graph.concrete_functions:
@@ -83,7 +83,7 @@ def _remove_functions(graph: Message, gone: set[int]) -> None:
         gone |= {i for i, n in enumerate(graph.nodes) if n.bare_concrete_function.concrete_function_name == name}
 
 
-def _remove_nodes(graph: Message, gone: Collection[int], *, in_order: bool) -> dict[int, int]:
+def remove_nodes(graph: Message, gone: Collection[int], *, in_order: bool) -> dict[int, int]:
     """Removes nodes and every reference to them, and closes the gaps in the numbering. Works on both object graphs.
 
     ``in_order`` numbers the nodes as TensorFlow does: breadth first, then what no child leads to.

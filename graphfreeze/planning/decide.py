@@ -40,6 +40,7 @@ class Options:
     batch_norm: BatchNorm = BatchNorm.FREEZE_STATS
     extend: bool = True
     """Whether statistics of a batch norm may be frozen that no rule freezes."""
+    lite: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,7 +219,7 @@ def _hold(
         enabled=enabled,
         reason=decision.reason,
         atoms=decision.atoms,
-        writes=_with_guards(source.trace, variable.index, plain, frozen),
+        writes=_with_guards(source.trace, variable.index, plain, frozen, lite=options.lite),
         optimizer_bytes=(
             plain.optimizer_bytes[0],
             _ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
@@ -234,11 +235,14 @@ def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
     return "a function of the model restores the variable from a checkpoint" if trace.restored(variable.index) else ""
 
 
-def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) -> tuple[WriteRecord, ...]:
+def _with_guards(
+    trace: Trace, index: int, plain: VariablePlan, region: Region, *, lite: bool = False
+) -> tuple[WriteRecord, ...]:
     """The writes, each with its guard and the place where its gradient is masked."""
     found = zip(plain.writes, trace.writes(index), trace.gradients(index), strict=True)
     return tuple(
-        replace(record, guard=guard_against(region, write), gradient=gradient) for record, (_, write), gradient in found
+        replace(record, guard=guard_against(region, write, lite=lite), gradient=gradient)
+        for record, (_, write), gradient in found
     )
 
 

@@ -33,9 +33,9 @@ class Guard(StrEnum):
     SELECT = "selected from old and new"
 
 
-def guard_against(region: Region, write: Write) -> Guard:
+def guard_against(region: Region, write: Write, *, lite: bool = False) -> Guard:
     """``guard_of`` a write that a trace has found."""
-    return guard_of(region, write.op, write.index, shared=write.shared)
+    return guard_of(region, write.op, write.index, shared=write.shared, lite=lite)
 
 
 def gives_value(op: str) -> bool:
@@ -43,16 +43,17 @@ def gives_value(op: str) -> bool:
     return _HAS_OUTPUT.fullmatch(op) is not None
 
 
-def guard_of(region: Region, op: str, index: int, *, shared: bool = False) -> Guard:
+def guard_of(region: Region, op: str, index: int, *, shared: bool = False, lite: bool = False) -> Guard:
     """The cheapest guard of a region against an op that takes the variable as data input ``index``.
 
     An op that updates another variable, and has this one as a slot, goes on running. Where another write may run at
     the same time (``shared``) nothing but frozen elements is written: a selection of the whole could undo that one.
+    Else ``lite`` keeps to ops that LiteRT has, which has none that writes a part of a variable.
     """
     if region.is_whole:
         runs = index > 0 or gives_value(op) or op in _WRITES_SEVERAL
         return Guard.WHOLE if runs else Guard.NOTHING
-    if region.count * 2 > region.size and not shared:
+    if (lite or region.count * 2 > region.size) and not shared:
         return Guard.SELECT
     match region:
         case Box():

@@ -38,6 +38,8 @@ class PlanOptions(TypedDict, total=False):
     """``freeze`` may name state (counters, seeds) by its exact name."""
     allow_empty: bool
     """Do not mind if nothing is left to train."""
+    lite: bool
+    """Guard writes with ops that LiteRT has."""
     tags: Iterable[str] | None
     """Tags of the only meta graph to plan."""
 
@@ -56,6 +58,7 @@ def plan_task(
     enable: bool = False,
     state: bool = False,
     allow_empty: bool = False,
+    lite: bool = False,
     tags: Iterable[str] | None = None,
 ) -> Task:
     """The task of one call.
@@ -78,7 +81,9 @@ def plan_task(
     return Task(
         command,
         rules=chosen.rules,
-        options=Options(chosen.strategy, chosen.copy, strict, enable, state, allow_empty, chosen.batch_norm),
+        options=Options(
+            chosen.strategy, chosen.copy, strict, enable, state, allow_empty, lite=lite, batch_norm=chosen.batch_norm
+        ),
         tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
         held=held or {},
     )

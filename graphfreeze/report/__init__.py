@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from graphfreeze.checkpoints.convert import Converted
     from graphfreeze.comparison.difference import Difference
     from graphfreeze.planning.plan import Plan
+    from graphfreeze.runtime.steps.result import Steps
 
 __all__ = [
     "copy_progress",
@@ -28,6 +29,7 @@ __all__ = [
     "write_message",
     "write_plan",
     "write_restored",
+    "write_steps",
 ]
 
 
@@ -62,6 +64,13 @@ def write_converted(done: Converted, *, verbose: bool = False) -> None:
     from graphfreeze.report.lifecycle import render_converted
 
     write_lines(render_converted(done, width=stream_width(sys.stdout), verbose=verbose), sys.stdout)
+
+
+def write_steps(done: Steps, *, verbose: bool = False) -> None:
+    """Writes to stdout which training steps were put into a model."""
+    from graphfreeze.report.steps import render_steps
+
+    write_lines(render_steps(done, width=stream_width(sys.stdout), verbose=verbose), sys.stdout)
 
 
 def write_message(label: str, message: str, *, style: str = "") -> None:

@@ -139,5 +139,6 @@ NO_SELECTION = {
     "state": False,
     "add": False,
     "allow_empty": False,
+    "lite": False,
     "tags": None,
 }

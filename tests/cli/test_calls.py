@@ -18,7 +18,7 @@ def test_inspect_call(api):
 
 SELECTION = (
     *("--freeze", "a/**", "--train", "a/b", "--freeze", "emb[:50, [1, 2]]", "--spec", "f.toml", "--strategy", "mask"),
-    *("--copy", "live", "--strict", "--enable", "--state", "--add", "--allow-empty", "--tags", "serve"),
+    *("--copy", "live", "--strict", "--enable", "--state", "--add", "--allow-empty", "--lite", "--tags", "serve"),
 )
 SELECTED = {
     "freeze": ("a/**", "emb[:50, [1, 2]]"),
@@ -31,6 +31,7 @@ SELECTED = {
     "state": True,
     "add": True,
     "allow_empty": True,
+    "lite": True,
     "tags": ("serve",),
 }
 

@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.standing_in import ROOT, run
 
-COMMANDS = ["inspect", "plan", "rewrite", "verify", "finalize", "diff", "checkpoint"]
+COMMANDS = ["inspect", "plan", "rewrite", "train-step", "verify", "finalize", "diff", "checkpoint"]
 
 
 def test_first_line_of_help_says_which_freeze():
@@ -18,7 +18,7 @@ def test_first_line_of_help_says_which_freeze():
     first = result.stdout.splitlines()[0]
     assert first == "Freeze = hold variables at their values in training, NOT make them constants."
     assert "Usage: graphfreeze [OPTIONS] COMMAND [ARGS]..." in result.stdout
-    assert re.findall(r"^  ([a-z]+)  +[A-Z]", result.stdout, re.MULTILINE) == COMMANDS
+    assert re.findall(r"^  ([a-z][a-z-]*)  +[A-Z]", result.stdout, re.MULTILINE) == COMMANDS
     assert max(map(len, result.stdout.splitlines())) <= 80
 
 
@@ -35,8 +35,14 @@ def test_help_in_60_columns_is_whole():
 def test_help_of_a_command(command):
     result = run(command, "-h")
     assert result.exit_code == 0
-    given = {"rewrite": "MODEL OUT", "finalize": "TRAINED OUT", "diff": "A B", "checkpoint": "PREFIX"}
-    arguments = {**given, "verify": "SOURCE REWRITTEN"}.get(command, "MODEL")
+    given = {
+        "rewrite": "MODEL OUT",
+        "train-step": "MODEL OUT",
+        "finalize": "TRAINED OUT",
+        "diff": "A B",
+        "checkpoint": "PREFIX",
+    }
+    arguments = {**given, "train-step": "MODEL OUT", "verify": "SOURCE REWRITTEN"}.get(command, "MODEL")
     assert result.stdout.splitlines()[0] == f"Usage: graphfreeze {command} [OPTIONS] {arguments}"
     for option in ("--json", "--debug", "-q, --quiet", "-v, --verbose"):
         assert option in result.stdout

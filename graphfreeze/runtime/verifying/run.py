@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graphfreeze.errors import UsageError
 from graphfreeze.lowering.holding import Callable as Callable_
+from graphfreeze.runtime.optimizers import Make
 from graphfreeze.runtime.verifying.forward import (
     Failure,
     Result,
@@ -33,7 +34,7 @@ from graphfreeze.runtime.verifying.graph_loader import poisoned_tensors, run_gra
 from graphfreeze.runtime.verifying.inputs import Guess
 from graphfreeze.runtime.verifying.inside import Runs, frozen_difference_inside, inside_difference
 from graphfreeze.runtime.verifying.models import Loaded
-from graphfreeze.runtime.verifying.optimizers import Make, make_optimizers
+from graphfreeze.runtime.verifying.optimizers import make_optimizers
 from graphfreeze.runtime.verifying.plain import Plain
 from graphfreeze.runtime.verifying.results import Finding, Status, TrainingResult
 from graphfreeze.runtime.verifying.task import Task

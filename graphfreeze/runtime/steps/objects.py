@@ -1,0 +1,264 @@
+"""TF2 models: the steps as functions and signatures, over the variables that a freeze leaves trainable.
+
+Functions and optimizer state hang under ``graphfreeze/train_step`` of the root: new variables at new paths, so no key
+of the model's checkpoint changes. One step takes the gradient of the loss at the trained variables and hands both to an
+optimizer of Keras, whose state is part of the model from then on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from graphfreeze.errors import NothingToTrainError, UnsupportedModelError, UsageError
+from graphfreeze.graph.steps import CHILD, STEPS
+from graphfreeze.runtime.loaded import trainable_variables
+from graphfreeze.runtime.optimizers import Make, keras_optimizer
+from graphfreeze.runtime.steps.inputs import Function, Targets, find_function
+from graphfreeze.runtime.steps.losses import (
+    Loss,
+    choose_output,
+    compute,
+    is_probability,
+    parse_loss,
+    targets_like,
+)
+from graphfreeze.runtime.steps.names import EVALUATE, PATH, RESTORE, SAVE, SCOPE, only_phase, train_signature
+from graphfreeze.runtime.steps.saver import restore_from, save_to, stored
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one kind of step trains."""
+
+    name: str | None
+    """None is a model without phases."""
+    variables: tuple[Any, ...]
+    function: Function
+    loss: Loss
+
+    @property
+    def signature(self) -> str:
+        """Name of its signature."""
+        return train_signature(self.name)
+
+
+@dataclass(frozen=True, slots=True)
+class Built:
+    """What was put into a loaded model."""
+
+    signatures: Mapping[str, Any]
+    """The new ones: name -> concrete function."""
+    trained: Mapping[str, tuple[str, ...]]
+    """Signature -> names of the variables that it trains."""
+    inputs: Mapping[str, Any]
+    """Inputs of ``train``, targets included: name -> ``tf.TensorSpec``."""
+    state: tuple[Any, ...]
+    """Variables of the optimizers."""
+    warnings: tuple[str, ...]
+
+
+def add_steps(
+    loaded: Any, *, loss: str, optimizer: str, function: str | None, targets: Targets | None, shared: bool
+) -> Built:
+    """Puts the steps under ``loaded.graphfreeze.train_step``.
+
+    Raises:
+        UsageError: an option makes no sense for this model.
+        NothingToTrainError: nothing is trainable, or the loss depends on nothing that is.
+        UnsupportedModelError: TensorFlow has no gradient through the function.
+    """
+    import tensorflow as tf
+
+    own = [CHILD] if hasattr(loaded, CHILD) else []
+    holder = getattr(loaded, CHILD) if own else tf.__internal__.tracking.AutoTrackable()
+    if hasattr(holder, STEPS):
+        raise UsageError(
+            "The model carries training steps already. Take them off with graphfreeze finalize, or start from the "
+            "model that they were added to"
+        )
+    chosen = find_function(loaded, function)
+    phases = [_resolved(phase) for phase in _phases(loaded, chosen, parse_loss(loss))]
+    steps = [p.signature for p in phases]
+    _refuse_taken(loaded, [*steps, EVALUATE, SAVE, RESTORE])
+    optimizers = _optimizers(optimizer, phases, shared)
+    seen: dict[int, Any] = {id(o): o for o in optimizers}
+    state = tuple(v.value for o in seen.values() for v in o.variables)
+    warnings: list[str] = []
+    functions: dict[str, Any] = {}
+    inputs = _inputs(phases[0], targets)
+    for phase, one in zip(phases, optimizers, strict=True):
+        functions[phase.signature] = _traced(_train(phase, one, inputs, warnings), inputs, phase.signature)
+    functions[EVALUATE] = _traced(_evaluate(phases[0], inputs), inputs, EVALUATE)
+    tracked = tf.__internal__.tracking.AutoTrackable()
+    tracked.state = list(state)
+    setattr(holder, STEPS, tracked)
+    if not own:
+        setattr(loaded, CHILD, holder)
+    variables = stored(loaded, [*loaded.signatures.values(), *functions.values()])
+    path = {PATH: tf.TensorSpec([], tf.string, name=PATH)}
+    functions[SAVE] = _traced(lambda given: {PATH: save_to(given[PATH], variables)}, path, SAVE)
+    functions[RESTORE] = _traced(lambda given: {PATH: restore_from(given[PATH], variables)}, path, RESTORE)
+    tracked.functions = dict(functions)
+    return Built(
+        functions,
+        {p.signature: tuple(v.name.removesuffix(":0") for v in p.variables) for p in phases},
+        inputs,
+        state,
+        tuple(warnings),
+    )
+
+
+def _phases(loaded: Any, function: Function, loss: Loss) -> list[Phase]:
+    """One nameless phase: what is trainable. Where a freeze has none of its own, all that the function trains."""
+    if hasattr(getattr(loaded, CHILD, None), "info"):
+        variables = trainable_variables(loaded)
+    else:
+        variables = list(function.trainable)
+    if not variables:
+        raise NothingToTrainError(
+            f"Function '{function.name}' holds no trainable variable, so there is nothing to train. Look at them with: "
+            "graphfreeze inspect MODEL"
+        )
+    return [Phase(only_phase(loaded.signatures), tuple(variables), function, loss)]
+
+
+def _resolved(phase: Phase) -> Phase:
+    """The same with the loss's output named, and said whether that is a probability."""
+    function, loss = phase.function, phase.loss
+    name = choose_output(loss, function.outputs, f"Function '{function.name}'")
+    logits = loss.from_logits
+    if logits is None:
+        logits = not is_probability(function.makers(name))
+    return Phase(phase.name, phase.variables, function, Loss(loss.kind, name, logits))
+
+
+def _refuse_taken(loaded: Any, names: Sequence[str]) -> None:
+    taken = [n for n in names if n in loaded.signatures]
+    if taken:
+        raise UsageError(
+            f"The model has a signature '{taken[0]}' of its own, and its training steps would take that name. Save it "
+            "again without that signature first"
+        )
+
+
+def _optimizers(text: str, phases: Sequence[Phase], shared: bool) -> list[Any]:
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise UsageError(
+            f"Keras runs on '{keras.backend.backend()}' here, and a training step is made of TensorFlow. Set "
+            "KERAS_BACKEND=tensorflow"
+        )
+    _, make = keras_optimizer(text)
+    if shared:
+        union = {id(v): v for p in phases for v in p.variables}
+        return [_built(make, SCOPE, list(union.values()))] * len(phases)
+    scopes = [SCOPE if p.name is None else f"{SCOPE}{p.name}/" for p in phases]
+    return [_built(make, scope, list(p.variables)) for scope, p in zip(scopes, phases, strict=True)]
+
+
+def _built(make: Make, scope: str, variables: list[Any]) -> Any:
+    """An optimizer whose state has names in the scope, by which it is known again."""
+    import tensorflow as tf
+
+    with tf.name_scope(scope):
+        made = make()
+        made.build(variables)
+    if made.use_ema and not made.ema_overwrite_frequency:
+        raise UsageError(
+            "With use_ema the averages have to come back into the model, and a program without Python can only leave "
+            "that to the step: give ema_overwrite_frequency too"
+        )
+    return made
+
+
+def _inputs(phase: Phase, targets: Targets | None) -> dict[str, Any]:
+    import tensorflow as tf
+
+    loss, inputs = phase.loss, dict(phase.function.inputs)
+    if not loss.needs_targets:
+        if targets is not None:
+            raise UsageError(f"The loss '{loss.output}' is an output of the function and compares nothing with targets")
+        return inputs
+    assert loss.output is not None
+    shape, dtype = targets_like(loss, phase.function.outputs[loss.output])
+    name = "targets"
+    if targets is not None:
+        name, shape, dtype = targets.name, list(targets.shape), tf.as_dtype(targets.dtype)
+    if name in inputs:
+        raise UsageError(
+            f"Function '{phase.function.name}' has an input '{name}' of its own. Give the targets another name: "
+            "--targets NAME:SHAPE:DTYPE"
+        )
+    return {**inputs, name: tf.TensorSpec(shape, dtype, name=name)}
+
+
+def _traced(body: Any, inputs: Mapping[str, Any], name: str) -> Any:
+    """The trace of a function of tensors by name."""
+    import tensorflow as tf
+
+    def step(**given: Any) -> Any:
+        return body(given)
+
+    step.__name__ = name.replace("@", "_")
+    function = tf.function(step, autograph=False)
+    specs = {key: tf.TensorSpec(spec.shape, spec.dtype, name=key) for key, spec in inputs.items()}
+    return function.get_concrete_function(**specs)
+
+
+def _forward(phase: Phase, given: Mapping[str, Any]) -> tuple[Any, dict[str, Any]]:
+    outputs = phase.function.call({name: given[name] for name in phase.function.inputs})
+    (targets,) = [given[name] for name in given if name not in phase.function.inputs] or [None]
+    assert phase.loss.output is not None
+    return compute(phase.loss, outputs[phase.loss.output], targets)
+
+
+def _train(phase: Phase, optimizer: Any, inputs: Mapping[str, Any], warnings: list[str]) -> Any:
+    import tensorflow as tf
+
+    def body(given: Mapping[str, Any]) -> dict[str, Any]:
+        with tf.GradientTape(watch_accessed_variables=False) as tape:
+            for variable in phase.variables:
+                tape.watch(variable)
+            loss, metrics = _forward(phase, given)
+        pairs = list(zip(_gradients(tape, loss, phase), phase.variables, strict=True))
+        without = [v.name.removesuffix(":0") for g, v in pairs if g is None]
+        if len(without) == len(pairs):
+            raise NothingToTrainError(
+                f"The loss of '{phase.signature}' depends on no trainable variable. Train through another function, "
+                "with --function, or another output"
+            )
+        warnings.extend(
+            f"'{phase.signature}' does not train '{name}': function '{phase.function.name}' does not use it"
+            for name in without
+            if not any(f"'{name}'" in w for w in warnings)
+        )
+        pairs = [(g, v) for g, v in pairs if g is not None]
+        # Weight decay takes no gradient. Where TensorFlow inlines the function that reads the weights, nothing but this
+        # makes it wait for those reads (seen once in 1,800 steps of a Session).
+        with tf.control_dependencies([loss, *metrics.values(), *(getattr(g, "values", g) for g, _ in pairs)]):
+            optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
+        return {"loss": loss, **metrics}
+
+    return body
+
+
+def _gradients(tape: Any, loss: Any, phase: Phase) -> list[Any]:
+    try:
+        found: list[Any] = tape.gradient(loss, list(phase.variables))
+    except (LookupError, ValueError) as error:
+        raise UnsupportedModelError(
+            f"TensorFlow has no gradient through function '{phase.function.name}': {error}. See what stands in the "
+            "way with: graphfreeze inspect MODEL --deep"
+        ) from error
+    return found
+
+
+def _evaluate(phase: Phase, inputs: Mapping[str, Any]) -> Any:
+    def body(given: Mapping[str, Any]) -> dict[str, Any]:
+        loss, metrics = _forward(phase, given)
+        return {"loss": loss, **metrics}
+
+    return body
