@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Sequence
-from difflib import get_close_matches
+from collections.abc import Sequence
 from typing import Any
 
-from graphfreeze.errors import UsageError
+from graphfreeze.runtime.optimizers import Make, keras_optimizer
 from graphfreeze.runtime.verifying.task import ALL
-
-Make = Callable[[], Any]
 
 
 class SparseMomentum:
@@ -46,16 +42,15 @@ class SparseMomentum:
         """Nothing is averaged."""
 
 
-def make_optimizers(name: str) -> dict[str, Make]:
-    """Title -> factory, for the name of a Keras optimizer (in any case) or ``all``.
+def make_optimizers(text: str) -> dict[str, Make]:
+    """Title -> factory, for an optimizer of Keras (its name in any case, perhaps with arguments) or ``all``.
 
     Raises:
         UsageError: Keras has no such optimizer; names those that are near.
     """
     import keras
 
-    kinds = _kinds(keras.optimizers)
-    if name.lower() == ALL:
+    if text.lower() == ALL:
         return {
             "momentum": lambda: keras.optimizers.SGD(0.05, momentum=0.9),
             "sparse momentum": SparseMomentum,
@@ -63,18 +58,5 @@ def make_optimizers(name: str) -> dict[str, Make]:
             "clipping": lambda: keras.optimizers.Adam(0.01, global_clipnorm=0.5),
             "ema": lambda: keras.optimizers.Adam(0.01, use_ema=True, ema_momentum=0.9, ema_overwrite_frequency=5),
         }
-    if name.lower() in kinds:
-        return {name.lower(): kinds[name.lower()]}
-    near = get_close_matches(name.lower(), [ALL, *kinds], 3)
-    hint = f"Did you mean {' or '.join(map(repr, near))}?" if near else f"Keras has: {', '.join(kinds)}"
-    raise UsageError(f"Keras has no optimizer '{name}'. {hint}")
-
-
-def _kinds(module: Any) -> dict[str, Make]:
-    found = {
-        title.lower(): kind
-        for title, kind in vars(module).items()
-        if inspect.isclass(kind) and issubclass(kind, module.Optimizer) and kind is not module.Optimizer
-    }
-    found.pop("lossscaleoptimizer", None)  # takes another optimizer
-    return dict(sorted(found.items()))
+    name, make = keras_optimizer(text, [ALL])
+    return {name: make}
