@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from graphfreeze.planning.plan import Plan
     from graphfreeze.runtime.copy_back import CopiedBack, finalize_into
     from graphfreeze.runtime.loaded import trainable_variables, value
+    from graphfreeze.runtime.looping.result import Trained
+    from graphfreeze.runtime.looping.train import train
     from graphfreeze.runtime.verifying.results import Verified
 
 
@@ -51,6 +53,8 @@ _HOMES = {
     "graphfreeze.planning.plan": ("Plan",),
     "graphfreeze.runtime.copy_back": ("CopiedBack", "finalize_into"),
     "graphfreeze.runtime.loaded": ("trainable_variables", "value"),
+    "graphfreeze.runtime.looping.result": ("Trained",),
+    "graphfreeze.runtime.looping.train": ("train",),
     "graphfreeze.runtime.verifying.results": ("Verified",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -67,6 +71,7 @@ __all__ = [
     "NothingToTrainError",
     "Plan",
     "SelectorSyntaxError",
+    "Trained",
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
@@ -79,6 +84,7 @@ __all__ = [
     "inspect",
     "plan",
     "rewrite",
+    "train",
     "trainable_variables",
     "value",
     "verify",

@@ -63,7 +63,9 @@ def parse_targets(text: str) -> Targets:
     try:
         dtype = tf.as_dtype(match[3]).name
     except TypeError:
-        raise UsageError(f"TensorFlow has no dtype '{match[3]}', which '{text}' names. Write for example int64") from None
+        raise UsageError(
+            f"TensorFlow has no dtype '{match[3]}', which '{text}' names. Write for example int64"
+        ) from None
     return Targets(match[1], tuple(int(s) if s.isdecimal() else None for s in sizes), dtype)
 
 
