@@ -150,7 +150,7 @@ class Loop:
         self.scalars.epoch(position.step, epoch)
 
     def _step(self, step: Step, batch: Mapping[str, Any]) -> dict[str, float]:
-        values = {key: float(value) for key, value in step.concrete(**batch).items()}
+        values = step.make(batch)
         if not math.isfinite(values["loss"]):
             position = self.position
             raise UsageError(

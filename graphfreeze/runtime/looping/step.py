@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,18 +22,32 @@ TARGETS = "targets"
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A traced step of one phase."""
+    """A step of one phase: gradients first, then what the optimizer makes of them.
+
+    In two functions, because within one TensorFlow lets the optimizer write while an inlined function of a loaded model
+    may still have to read: rarely, and by a rounding or by a whole decay.
+    """
 
     phase: Phase
     optimizer: Any
-    concrete: Any
-    """Takes tensors by name, gives the loss and metrics by name, each of before the step."""
+    gradients: Any
+    """Takes tensors by name, gives gradients and (loss and metrics by name)."""
+    update: Any
+    """Takes gradients."""
     untrained: tuple[str, ...]
     """Variables of the phase that the loss does not depend on."""
 
+    def make(self, batch: Mapping[str, Any]) -> dict[str, float]:
+        """One step; the loss and metrics of before it."""
+        gradients, values = self.gradients(**batch)
+        found = {key: float(value) for key, value in values.items()}
+        if math.isfinite(found["loss"]):
+            self.update(gradients)
+        return found
+
     def randomness(self) -> tuple[list[str], list[str]]:
         """Ops whose random numbers come from a counter that nothing can restore: without a seed, and with one."""
-        nodes = list(random_nodes(self.concrete.graph.as_graph_def()))
+        nodes = list(random_nodes(self.gradients.graph.as_graph_def()))
         return [text for text, seeded in nodes if not seeded], [text for text, seeded in nodes if seeded]
 
 
@@ -100,7 +115,9 @@ def make_step(phase: Phase, optimizer: Any, wanted: Iterable[Wanted]) -> Step:
     specs = {one.name: tf.TensorSpec(one.shape, tf.as_dtype(one.dtype), name=one.name) for one in wanted}
     untrained: list[str] = []
 
-    def step(**given: Any) -> dict[str, Any]:
+    trained: list[Any] = []
+
+    def gradients(**given: Any) -> tuple[list[Any], dict[str, Any]]:
         with tf.GradientTape(watch_accessed_variables=False) as tape:
             for variable in phase.variables:
                 tape.watch(variable)
@@ -108,18 +125,28 @@ def make_step(phase: Phase, optimizer: Any, wanted: Iterable[Wanted]) -> Step:
             assert phase.loss.output is not None
             loss, metrics = compute(phase.loss, outputs[phase.loss.output], given.get(TARGETS))
         pairs = list(zip(_gradients(tape, loss, phase), phase.variables, strict=True))
+        trained[:] = [v for g, v in pairs if g is not None]
         untrained[:] = [v.name.removesuffix(":0") for g, v in pairs if g is None]
-        pairs = [(g, v) for g, v in pairs if g is not None]
-        if not pairs:
+        if not trained:
             raise NothingToTrainError(
                 f"{phase.title} would change nothing: the loss depends on no trainable variable. Train through another "
                 "function, with --function, or another output"
             )
-        optimizer.apply([g for g, _ in pairs], [v for _, v in pairs])
-        return {"loss": loss, **metrics}
+        return [g for g, _ in pairs if g is not None], {"loss": loss, **metrics}
 
-    concrete = tf.function(step, autograph=False).get_concrete_function(**specs)
-    return Step(phase, optimizer, concrete, tuple(untrained))
+    concrete = tf.function(gradients, autograph=False).get_concrete_function(**specs)
+    kinds = [_spec_of(g, v) for g, v in zip(concrete.structured_outputs[0], trained, strict=True)]
+    update = tf.function(lambda found: optimizer.apply(found, trained), input_signature=[kinds], autograph=False)
+    return Step(phase, optimizer, concrete, update.get_concrete_function(), tuple(untrained))
+
+
+def _spec_of(gradient: Any, variable: Any) -> Any:
+    import tensorflow as tf
+
+    if not isinstance(gradient, tf.IndexedSlices):
+        return tf.TensorSpec(gradient.shape, gradient.dtype)
+    dense = None if gradient.dense_shape is None else gradient.dense_shape.dtype
+    return tf.IndexedSlicesSpec(variable.shape, gradient.dtype, gradient.indices.dtype, dense, [None])
 
 
 def _gradients(tape: Any, loss: Any, phase: Phase) -> list[Any]:
