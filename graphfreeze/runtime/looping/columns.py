@@ -70,7 +70,11 @@ def check_columns(columns: Columns, wanted: Sequence[Wanted]) -> None:
 def nearest(word: str, known: Collection[str], otherwise: str) -> str:
     """Which of the known names was meant, or all of them."""
     near = get_close_matches(word, list(known), 1)
-    return f"Did you mean '{near[0]}'?" if near else f"{otherwise}: " + (", ".join(f"'{n}'" for n in known) or "none")
+    return (
+        f"Did you mean '{near[0]}'?"
+        if near
+        else f"{otherwise}: " + (", ".join(f"'{n}'" for n in known) or "none") + "."
+    )
 
 
 def missing(key: str, wanted: Wanted, where: str, known: Collection[str], kind: str) -> UsageError:
@@ -112,7 +116,7 @@ def check_rows(table: Table, where: str) -> None:
     for name, other in others:
         if other != count:
             raise UsageError(
-                f"{where} holds {count:,} rows of '{first}' and {other:,} of '{name}'. Give one per example"
+                f"{where} holds rows for {count:,} examples of '{first}' and {other:,} of '{name}'. Give one per example"
             )
     if not count:
         raise UsageError(f"{where} holds no rows. Give at least one example")

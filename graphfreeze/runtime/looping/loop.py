@@ -120,6 +120,7 @@ class Loop:
             KeyboardInterrupt, SystemExit: see ``Interrupted``; a checkpoint is written before.
         """
         position = self.position
+        _ = self.batches.count  # refuses data without an end, before a step is made
         while position.phase < len(self.plan):
             name, epochs = self.plan[position.phase]
             step = self.steps[name]

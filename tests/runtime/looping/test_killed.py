@@ -62,6 +62,7 @@ def test_killed_and_started_again(tmp_path, optimizer):
         pixels=numbers.random((110, 8, 8, 1), np.float32),
         targets=numbers.integers(0, 10, 110),
     )
+
     def job(run, moment=None):
         arguments = {
             "model_dir": str(frozen),
