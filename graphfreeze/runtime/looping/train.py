@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from graphfreeze.errors import InputOutputError, UnsupportedModelError
+from graphfreeze.errors import InputOutputError, InternalError, UnsupportedModelError
 from graphfreeze.graph.variables import is_tf2
 from graphfreeze.runtime.looping.batches import ArrayBatches, Batches, DatasetBatches, table_digest
 from graphfreeze.runtime.looping.columns import Wanted, check_columns, fitted
@@ -23,8 +23,7 @@ from graphfreeze.runtime.looping.scalars import Scalars
 from graphfreeze.runtime.looping.step import Step, make_optimizers, make_step, wanted_of
 from graphfreeze.runtime.looping.store import Store
 from graphfreeze.runtime.specs import one_line
-from graphfreeze.runtime.steps.saver import keys_of
-from graphfreeze.savedmodel import VARIABLE_VALUE, Draft, check_target, digest, open_draft
+from graphfreeze.savedmodel import VARIABLE_VALUE, Draft, checkpoint_path, check_target, digest, open_draft
 
 _PathIn = str | PathLike[str]
 
@@ -159,14 +158,18 @@ class _Run:
 
     def write(self, out: Path, *, overwrite: bool) -> None:
         """The source with the values of now: its graph, signatures and other files stay as they are."""
-        suffix = f"/.ATTRIBUTES/{VARIABLE_VALUE}"
-        known = self.draft.keys()
-        for key, variable in keys_of(self.loaded).items():
-            if key not in known or not key.endswith(suffix):
+        written = set()
+        for key in self.draft.keys():  # noqa: SIM118
+            variable = _at_key(self.loaded, key)
+            if variable is None:
                 continue
+            written.add(id(variable))
             value = np.asarray(variable.numpy())
             if value.tobytes() != np.asarray(self.draft.tensor(key)).tobytes():
                 self.draft.put[key] = value
+        for variable in (v for step in self.steps.values() for v in step.phase.variables):
+            if id(variable) not in written:
+                raise InternalError(f"the trained variable '{variable.name}' has no key in the checkpoint of the model")
         self.draft.repack = True
         self.draft.omit.add("fingerprint.pb")
         self.draft.write(out, overwrite=overwrite)
@@ -222,6 +225,20 @@ def _load(folder: Path) -> Any:
         return tf.saved_model.load(str(folder))
     except (OSError, tf.errors.OpError, RuntimeError) as error:
         raise InputOutputError(f"TensorFlow cannot load '{folder}': {one_line(error)}") from error
+
+
+def _at_key(loaded: Any, key: str) -> Any:
+    """The variable that a checkpoint key of the source leads to; None where it is none."""
+    import tensorflow as tf
+
+    suffix = f"/.ATTRIBUTES/{VARIABLE_VALUE}"
+    found = loaded
+    for part in key.removesuffix(suffix).split("/") if key.endswith(suffix) else ():
+        children = tf.train.TrackableView.children(found)
+        found = next((child for name, child in children.items() if checkpoint_path((name,)) == part), None)
+        if found is None:
+            return None
+    return found if isinstance(found, tf.Variable) else None
 
 
 def _batches(
