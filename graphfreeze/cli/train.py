@@ -92,7 +92,7 @@ def command(
     verbose: Verbose = False,
     debug: Debug = False,
 ) -> None:
-    """Train a model within its freeze, and go on where a run ended."""
+    """Train a model within its freeze."""
     refuse_both(quiet, verbose)
     if out is None and checkpoint_dir is None:
         raise typer.BadParameter("give --out OUT, --checkpoint-dir DIR, or both", param_hint="--out")

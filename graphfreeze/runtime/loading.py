@@ -15,7 +15,7 @@ def start_quietly() -> None:
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     if shown:
         import keras
-        import tensorflow  # noqa: F401
+        import tensorflow
     else:
         # Some libraries write before they have read what the environment says.
         with _silenced():

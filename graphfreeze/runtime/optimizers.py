@@ -124,9 +124,8 @@ def tf1_optimizer(text: str) -> Callable[[str], Any]:
     kind = kinds[plain]
     known = inspect.signature(kind.__init__).parameters
     given = dict(call.arguments)
-    if "learning_rate" in known:
-        if known["learning_rate"].default is inspect.Parameter.empty:
-            given.setdefault("learning_rate", _TF1_RATE)
+    if "learning_rate" in known and known["learning_rate"].default is inspect.Parameter.empty:
+        given.setdefault("learning_rate", _TF1_RATE)
     if plain == "momentum":
         given.setdefault("momentum", 0.9)
     make = _factory(kind, Call(call.name, given))

@@ -1,7 +1,7 @@
 """Runs `graphfreeze.train` again and again in children of one process, each killed (-9) at a moment of its own.
 
-A script: `python -m tests.helpers.killed JOBS.json` prints one line of JSON, the exit status of every job. TensorFlow is
-imported once and starts in the children only, so a run costs what it computes.
+A script: `python -m tests.helpers.killed JOBS.json` prints one line of JSON, the exit status of every job. TensorFlow
+is imported once and starts in the children only, so a run costs what it computes.
 """
 
 import json
@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+from pathlib import Path
 
 WATCHED = ("open", "os.rename", "os.mkdir", "os.rmdir", "os.remove", "shutil.rmtree", "os.listdir", "os.scandir")
 
@@ -52,8 +53,7 @@ def run(job: dict) -> int:
 
         moment = Moment(**job["moment"]) if job["moment"] else None
         done = graphfreeze.train(**job["arguments"], progress=moment.progress if moment else None)
-        with open(job["report"], "w") as file:
-            json.dump(done.to_dict(), file)
+        Path(job["report"]).write_text(json.dumps(done.to_dict()))
     except BaseException:
         import traceback
 
@@ -66,8 +66,7 @@ def main() -> None:
     import keras  # noqa: F401
     import tensorflow  # noqa: F401
 
-    with open(sys.argv[1]) as file:
-        jobs = json.load(file)
+    jobs = json.loads(Path(sys.argv[1]).read_text())
     print(json.dumps([run(job) for job in jobs]))  # noqa: T201
 
 

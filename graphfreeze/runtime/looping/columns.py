@@ -116,7 +116,7 @@ def check_rows(table: Table, where: str) -> None:
     for name, other in others:
         if other != count:
             raise UsageError(
-                f"{where} holds rows for {count:,} examples of '{first}' and {other:,} of '{name}'. Give one per example"
+                f"{where} holds rows for {count:,} examples of '{first}' and {other:,} of '{name}'. Give as many"
             )
     if not count:
         raise UsageError(f"{where} holds no rows. Give at least one example")

@@ -23,7 +23,7 @@ from graphfreeze.runtime.looping.scalars import Scalars
 from graphfreeze.runtime.looping.step import Step, make_optimizers, make_step, wanted_of
 from graphfreeze.runtime.looping.store import Store
 from graphfreeze.runtime.specs import one_line
-from graphfreeze.savedmodel import VARIABLE_VALUE, Draft, checkpoint_path, check_target, digest, open_draft
+from graphfreeze.savedmodel import VARIABLE_VALUE, Draft, check_target, checkpoint_path, digest, open_draft
 
 _PathIn = str | PathLike[str]
 

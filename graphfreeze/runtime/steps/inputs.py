@@ -93,10 +93,10 @@ def find_function(loaded: Any, name: str | None) -> Function:
 def _default(signatures: Mapping[str, Any], functions: Mapping[str, Any]) -> str:
     for name in (DEFAULT, *(signatures if len(signatures) == 1 else ()), "__call__"):
         if name in signatures or name in functions:
-            return name
+            return str(name)
     names = [*signatures, *functions]
     if len(names) == 1:
-        return names[0]
+        return str(names[0])
     shown = ", ".join(f"'{n}'" for n in names) or "none"
     raise UsageError(f"Nothing says which function to train through. Name one with --function; the model has: {shown}")
 

@@ -111,10 +111,7 @@ def compute(loss: Loss, output: Any, targets: Any) -> tuple[Any, dict[str, Any]]
         classes = tf.cast(targets, output.dtype)
         wanted = classes > 0.5 if columns == 1 else tf.argmax(classes, axis=-1)
     each = _entropy(loss, output, wanted, classes, columns)
-    if columns == 1:
-        guess = output > (0.0 if loss.from_logits else 0.5)
-    else:
-        guess = tf.argmax(output, axis=-1)
+    guess = output > (0.0 if loss.from_logits else 0.5) if columns == 1 else tf.argmax(output, axis=-1)
     return tf.reduce_mean(each), {"accuracy": tf.reduce_mean(tf.cast(tf.equal(guess, wanted), output.dtype))}
 
 

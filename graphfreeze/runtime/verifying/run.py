@@ -10,6 +10,7 @@ from pathlib import Path
 
 from graphfreeze.errors import UsageError
 from graphfreeze.lowering.holding import Callable as Callable_
+from graphfreeze.runtime.optimizers import Make
 from graphfreeze.runtime.verifying.forward import (
     Failure,
     Result,
@@ -33,7 +34,7 @@ from graphfreeze.runtime.verifying.graph_loader import poisoned_tensors, run_gra
 from graphfreeze.runtime.verifying.inputs import Guess
 from graphfreeze.runtime.verifying.inside import Runs, frozen_difference_inside, inside_difference
 from graphfreeze.runtime.verifying.models import Loaded
-from graphfreeze.runtime.verifying.optimizers import Make, make_optimizers
+from graphfreeze.runtime.verifying.optimizers import make_optimizers
 from graphfreeze.runtime.verifying.plain import Plain
 from graphfreeze.runtime.verifying.results import Finding, Status, TrainingResult
 from graphfreeze.runtime.verifying.task import Task
@@ -142,19 +143,22 @@ class Run:
                 "loading", "graphfreeze.info", "failed", f"lists other variables than those that train: {names}"
             )
 
-    def _outputs(self, name: str) -> Results:
-        """What all functions give after ``poison`` or ``forward``."""
+    @cached_property
+    def _outputs(self) -> dict[str, Results]:
         assert isinstance(self._loaded, Loaded)
         _ = self.plain.forward
-        poison(self._loaded, self.plain.fresh if name == "poison" else self.plain.values, self.evidence.holdings)
-        return call_all(self._loaded, self.evidence.callables, self.plain.inputs, dict(self.plain.guesses))
+        found: dict[str, Results] = {}
+        for name, values in (("poison", self.plain.fresh), ("forward", self.plain.values)):
+            poison(self._loaded, values, self.evidence.holdings)
+            found[name] = call_all(self._loaded, self.evidence.callables, self.plain.inputs, dict(self.plain.guesses))
+        return found
 
     def forward(self, name: str) -> Iterator[Finding]:
         """Every function and signature, bit for bit."""
         if self.unloadable or isinstance(self._loaded, Failure):
             return
         try:
-            actual = self._outputs(name)
+            actual = self._outputs[name]
         except UsageError:
             raise
         except Exception as error:

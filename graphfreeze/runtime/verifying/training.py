@@ -14,10 +14,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.lowering.holding import Callable, Evidence
+from graphfreeze.runtime.optimizers import Make
 from graphfreeze.runtime.verifying.gradients import Mode, loss_of
 from graphfreeze.runtime.verifying.inputs import Guess, Inputs
 from graphfreeze.runtime.verifying.models import Loaded
-from graphfreeze.runtime.verifying.optimizers import Make
 from graphfreeze.savedmodel import differing, largest_change
 
 

@@ -1,3 +1,4 @@
+# ruff: noqa: E501, ISC004
 """Data files and arrays against what a function takes: what fits, and the words for what does not."""
 
 import numpy as np
@@ -107,7 +108,7 @@ def test_files_that_are_none(tmp_path):
         ),
         (
             {"x": np.ones((1, 2)), "targets": [0, 1]},
-            "D holds rows for 1 examples of 'x' and 2 of 'targets'. Give one per example",
+            "D holds rows for 1 examples of 'x' and 2 of 'targets'. Give as many",
         ),
         ({"x": np.ones((0, 2)), "targets": np.ones(0, int)}, "D holds no rows. Give at least one example"),
     ],

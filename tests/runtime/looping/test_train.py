@@ -188,7 +188,7 @@ def test_a_checkpoint_is_there_whole_or_not_at_all(tmp_path):
         assert store.latest()[1] == {"step": 2}
         names = sorted(p.name for p in (tmp_path / "s").iterdir())
         assert names == [".lock", "checkpoint-000002", "checkpoint-000003"]
-        with pytest.raises(UsageError, match="^Another run is writing its checkpoints to "):
+        with pytest.raises(UsageError, match=r"^Another run is writing its checkpoints to "):
             Store(tmp_path / "s", {}, 1).held().__enter__()
     other = Store(tmp_path / "s", {"model": "b", "phases": [[None, 3]]}, keep=2)
     assert "belong to a run with another model. Give" in words(other.latest, UsageError)
