@@ -102,7 +102,8 @@ def keras_optimizer(text: str, more: Iterable[str] = ()) -> tuple[str, Make]:
     call = parse_call(text, "optimizer")
     name = call.name.lower()
     if name not in kinds:
-        hint = suggestion(name, [*more, *kinds], "Keras has")
+        near = suggestion(name, [*more, *kinds], "")
+        hint = near if near.startswith("Did") else suggestion(name, kinds, "Keras has")
         raise UsageError(f"Keras has no optimizer '{call.name}'. {hint}")
     return name, _factory(kinds[name], call)
 

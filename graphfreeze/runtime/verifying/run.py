@@ -143,22 +143,19 @@ class Run:
                 "loading", "graphfreeze.info", "failed", f"lists other variables than those that train: {names}"
             )
 
-    @cached_property
-    def _outputs(self) -> dict[str, Results]:
+    def _outputs(self, name: str) -> Results:
+        """What all functions give after ``poison`` or ``forward``."""
         assert isinstance(self._loaded, Loaded)
         _ = self.plain.forward
-        found: dict[str, Results] = {}
-        for name, values in (("poison", self.plain.fresh), ("forward", self.plain.values)):
-            poison(self._loaded, values, self.evidence.holdings)
-            found[name] = call_all(self._loaded, self.evidence.callables, self.plain.inputs, dict(self.plain.guesses))
-        return found
+        poison(self._loaded, self.plain.fresh if name == "poison" else self.plain.values, self.evidence.holdings)
+        return call_all(self._loaded, self.evidence.callables, self.plain.inputs, dict(self.plain.guesses))
 
     def forward(self, name: str) -> Iterator[Finding]:
         """Every function and signature, bit for bit."""
         if self.unloadable or isinstance(self._loaded, Failure):
             return
         try:
-            actual = self._outputs[name]
+            actual = self._outputs(name)
         except UsageError:
             raise
         except Exception as error:
