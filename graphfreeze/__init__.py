@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from graphfreeze.planning.plan import Plan
     from graphfreeze.runtime.copy_back import CopiedBack, finalize_into
     from graphfreeze.runtime.loaded import trainable_variables, value
+    from graphfreeze.runtime.looping.result import Trained
+    from graphfreeze.runtime.looping.train import train
     from graphfreeze.runtime.steps.build import train_step
     from graphfreeze.runtime.steps.result import Steps
     from graphfreeze.runtime.verifying.results import Verified
@@ -55,6 +57,8 @@ _HOMES = {
     "graphfreeze.runtime.loaded": ("trainable_variables", "value"),
     "graphfreeze.runtime.steps.build": ("train_step",),
     "graphfreeze.runtime.steps.result": ("Steps",),
+    "graphfreeze.runtime.looping.result": ("Trained",),
+    "graphfreeze.runtime.looping.train": ("train",),
     "graphfreeze.runtime.verifying.results": ("Verified",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
@@ -72,6 +76,7 @@ __all__ = [
     "Plan",
     "SelectorSyntaxError",
     "Steps",
+    "Trained",
     "UnsupportedModelError",
     "UsageError",
     "VerificationError",
@@ -84,6 +89,7 @@ __all__ = [
     "inspect",
     "plan",
     "rewrite",
+    "train",
     "train_step",
     "trainable_variables",
     "value",

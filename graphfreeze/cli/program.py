@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphfreeze.cli import checkpoint, diff, finalize, inspect, plan, rewrite, train_step, verify
+from graphfreeze.cli import checkpoint, diff, finalize, inspect, plan, rewrite, train, train_step, verify
 from graphfreeze.cli.failures import PROGRAM, exit_codes
 
 HELP = """Freeze = hold variables at their values in training, NOT make them constants.
@@ -69,6 +69,7 @@ COMMANDS: tuple[Row, ...] = (
     ("inspect", inspect.command),
     ("plan", plan.command),
     ("rewrite", rewrite.command),
+    ("train", train.command),
     ("train-step", train_step.command),
     ("verify", verify.command),
     ("finalize", finalize.command),

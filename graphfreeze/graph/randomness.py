@@ -6,10 +6,11 @@ it at every load. The seed comes from the node's name, which a rewrite does not 
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from zlib import crc32
 
 from graphfreeze.graph.refs import attr_of
-from graphfreeze.savedmodel.protos import MetaGraphDef
+from graphfreeze.savedmodel.protos import Message, MetaGraphDef
 
 _RANDOM = frozenset(
     {
@@ -38,3 +39,11 @@ def seed_random_ops(meta: MetaGraphDef) -> int:
                 node.attr["seed"].i = 1 + crc32(node.name.encode()) % _LARGEST
                 count += 1
     return count
+
+
+def random_nodes(graph: Message) -> Iterator[tuple[str, bool]]:
+    """Every random op of a GraphDef that keeps a counter to itself: its name and op, and whether it has a seed."""
+    for scope in (graph.node, *(f.node_def for f in graph.library.function)):
+        for node in scope:
+            if node.op in _RANDOM:
+                yield f"{node.name} ({node.op})", any(attr_of(node, name).i for name in _SEEDS)
