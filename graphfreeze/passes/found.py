@@ -9,7 +9,7 @@ from graphfreeze.lowering.facts import Fact
 from graphfreeze.passes.info import INFO_FUNCTION
 from graphfreeze.savedmodel import children
 from graphfreeze.savedmodel.protos import Message
-from graphfreeze.selection import Region, complement, whole_region
+from graphfreeze.selection import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,8 @@ class Frozen:
 
     @property
     def region(self) -> Region:
-        """Its frozen elements."""
-        if not self.fact.held:
-            return whole_region(self.fact.shape)
-        held = self.fact.held[0]
-        return complement(held.region) if held.trainable else held.region
+        """Its frozen elements: those that no phase trains."""
+        return self.fact.frozen()
 
 
 @dataclass(frozen=True, slots=True, eq=False)

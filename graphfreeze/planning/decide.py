@@ -17,10 +17,10 @@ from graphfreeze.planning.guards import guard_against
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
 from graphfreeze.planning.strategy import Request, decide, hold_by_guards
 from graphfreeze.planning.views import Views
-from graphfreeze.selection import Copy, Region, Rule, Strategy, resolve, whole_region
+from graphfreeze.selection import Copy, Region, Resolution, Rule, Strategy, resolve, whole_region
 
 ReadValues = Callable[[str], NDArray[np.generic]]
-_ADAM_SLOTS = 2
+ADAM_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,24 +66,17 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
     labels = variable_labels(trace)
     described = [describe_variable(trace, v) for v in trace.variables]
     if not rules and not source.held:
-        return _meta_graph(source, described), ()
-    resolution = resolve(
-        rules,
-        source.views.all,
-        enable=options.enable,
-        state=options.state,
-        read_values=source.read_values,
-        held=source.held,
-    )
+        return meta_graph_of(source, described), ()
+    resolution = resolve_rules(source, rules, options)
     warnings = [*resolution.notes]
     for variable, frozen, enabled in source.views.touched(resolution):
         if frozen.is_empty and not enabled:
             continue
         index = variable.index
-        _refuse_unknown(trace, variable, labels[index])
-        described[index] = _hold(source, variable, labels[index], described[index], frozen, enabled, options)
-    planned = _meta_graph(source, described)
-    warnings += _warnings(planned)
+        refuse_unknown(trace, variable, labels[index])
+        described[index] = hold(source, variable, labels[index], described[index], frozen, enabled, options)
+    planned = meta_graph_of(source, described)
+    warnings += warnings_of(planned)
     if not options.allow_empty and trainable_elements(described) == 0:
         raise NothingToTrainError(
             "The freeze leaves nothing to train: every trainable element of the model is frozen. Freeze less, or pass "
@@ -92,7 +85,20 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
     return planned, tuple(warnings)
 
 
-def _meta_graph(source: Source, variables: Iterable[VariablePlan]) -> MetaGraphPlan:
+def resolve_rules(source: Source, rules: Sequence[Rule], options: Options) -> Resolution:
+    """Which elements rules hold; see ``resolve`` for what is raised."""
+    return resolve(
+        rules,
+        source.views.all,
+        enable=options.enable,
+        state=options.state,
+        read_values=source.read_values,
+        held=source.held,
+    )
+
+
+def meta_graph_of(source: Source, variables: Iterable[VariablePlan]) -> MetaGraphPlan:
+    """The plan of a meta graph with these variables."""
     return MetaGraphPlan(source.tags, source.signatures, tuple(variables), "TF2" if source.trace.is_tf2 else "TF1")
 
 
@@ -107,7 +113,7 @@ def describe_variable(trace: Trace, variable: Variable) -> VariablePlan:
     kind = trace.kind(variable)
     trains = kind == "weight"
     size = variable.elements * element_bytes(variable.dtype)
-    slots = _ADAM_SLOTS * size if trains else 0
+    slots = ADAM_SLOTS * size if trains else 0
     return VariablePlan(
         name=variable.name,
         path=variable.path,
@@ -125,7 +131,8 @@ def describe_variable(trace: Trace, variable: Variable) -> VariablePlan:
     )
 
 
-def _refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
+def refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
+    """Refuses a variable with a use that no table explains."""
     for function, use in trace.unknown(variable.index):
         where = f"function '{function}'" if function else "the main graph"
         raise UnsupportedModelError(
@@ -134,7 +141,7 @@ def _refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
         )
 
 
-def _hold(
+def hold(
     source: Source,
     variable: Variable,
     label: str,
@@ -143,18 +150,19 @@ def _hold(
     enabled: bool,
     options: Options,
 ) -> VariablePlan:
+    """The variable with these elements frozen."""
     if frozen.is_empty:
-        slots = _ADAM_SLOTS * plain.bytes
+        slots = ADAM_SLOTS * plain.bytes
         return replace(plain, enabled=True, reason="turned on by --enable", optimizer_bytes=(0, slots))
     if not is_float(variable.dtype):
-        writes = _with_guards(source.trace, variable.index, plain, whole_region(variable.shape or ()))
+        writes = with_guards(source.trace, variable.index, plain, whole_region(variable.shape or ()))
         return replace(
             plain, frozen=plain.elements, strategy=Strategy.STOP, reason="state, held as it is", writes=writes
         )
     if plain.kind == "statistic" and not enabled:
         decision = hold_by_guards(frozen)
     else:
-        written = _written(source.trace, variable, plain) or source.written_elsewhere.get(variable.key or "", "")
+        written = written_by(source, variable, plain)
         decision = decide(Request(label, frozen, options.copy, options.strict, written), options.strategy)
     if any(a.storage is not Storage.BASE for a in decision.atoms) and variable.key not in source.stored:
         raise UnsupportedModelError(
@@ -174,12 +182,17 @@ def _hold(
         enabled=enabled,
         reason=decision.reason,
         atoms=decision.atoms,
-        writes=_with_guards(source.trace, variable.index, plain, frozen),
+        writes=with_guards(source.trace, variable.index, plain, frozen),
         optimizer_bytes=(
             plain.optimizer_bytes[0],
-            _ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
+            ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
         ),
     )
+
+
+def written_by(source: Source, variable: Variable, plain: VariablePlan) -> str:
+    """What in the graph, or in another meta graph, writes the variable, in words; empty where nothing does."""
+    return _written(source.trace, variable, plain) or source.written_elsewhere.get(variable.key or "", "")
 
 
 def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
@@ -190,7 +203,7 @@ def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
     return "a function of the model restores the variable from a checkpoint" if trace.restored(variable.index) else ""
 
 
-def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) -> tuple[WriteRecord, ...]:
+def with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) -> tuple[WriteRecord, ...]:
     """The writes, each with its guard and the place where its gradient is masked."""
     found = zip(plain.writes, trace.writes(index), trace.gradients(index), strict=True)
     return tuple(
@@ -198,7 +211,8 @@ def _with_guards(trace: Trace, index: int, plain: VariablePlan, region: Region) 
     )
 
 
-def _warnings(planned: MetaGraphPlan) -> list[str]:
+def warnings_of(planned: MetaGraphPlan) -> list[str]:
+    """What the user should know of a plan."""
     found: list[str] = []
     # No optimizer is given a statistic.
     masked = [planned.label(v) for v in planned.variables if v.strategy is Strategy.MASK and v.kind != "statistic"]

@@ -68,7 +68,9 @@ def plan_task(
         copy=_choice(Copy, "copy", copy),
         base_dir=Path.cwd(),
     )
-    if command != "inspect" and not chosen.rules:
+    if held and chosen.phases:
+        raise UsageError("--add extends a freeze, and phases replace it: leave --add out, or the [[phase]] tables")
+    if command != "inspect" and not chosen.rules and not chosen.phases:
         raise UsageError("Nothing says what to freeze. Pass --freeze or --train with a selector, or --spec with a file")
     return Task(
         command,
@@ -76,6 +78,7 @@ def plan_task(
         options=Options(chosen.strategy, chosen.copy, strict, enable, state, allow_empty),
         tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
         held=held or {},
+        phases=chosen.phases,
     )
 
 

@@ -16,10 +16,21 @@ or rules in an order of their own, each with one verb:
 
 The last rule that covers an element decides, so order matters; it is file order, then the command line's, all its
 ``--freeze`` before all its ``--train``.
+
+Phases are stages of training, each with rules that follow the common ones:
+
+    train = "head/**"
+    [[phase]]
+    name = "head"
+    [[phase]]
+    name = "top"
+    train = ["block_2/**"]
+    loss = "distance"        # a tensor of a TF1 graph, where the phase has a loss of its own
 """
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -31,6 +42,7 @@ from graphfreeze.selection.parser import parse_selector
 from graphfreeze.selection.syntax import Selector
 
 RULES_KEY = "rule"
+PHASES_KEY = "phase"
 
 
 class Verb(StrEnum):
@@ -84,20 +96,37 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """One stage of training: its rules follow those that all phases have in common."""
+
+    name: str
+    """An identifier of Python: functions of the phase are found by it."""
+    rules: tuple[Rule, ...] = ()
+    loss: str | None = None
+    """What the phase minimises, where that is its own."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As plain JSON values."""
+        return {"name": self.name, "rules": [_rule_to_dict(rule) for rule in self.rules], "loss": self.loss}
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """Rules in the order in which they apply, and the options that go with them."""
 
     rules: tuple[Rule, ...] = ()
     strategy: Strategy = Strategy.AUTO
     copy: Copy = Copy.SNAPSHOT
+    phases: tuple[Phase, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """The spec as plain JSON values; `from_dict` reads it back to an equal spec."""
-        return {
+        data: dict[str, object] = {
             "rules": [_rule_to_dict(rule) for rule in self.rules],
             "strategy": str(self.strategy),
             "copy": str(self.copy),
         }
+        return data | ({"phases": [phase.to_dict() for phase in self.phases]} if self.phases else {})
 
     @classmethod
     def from_dict(cls, data: object) -> Spec:
@@ -107,9 +136,15 @@ class Spec:
             InputOutputError: it was damaged since.
         """
         match data:
-            case {"rules": list(rules), "strategy": str(strategy), "copy": str(copy)}:
+            case {"rules": list(rules), "strategy": str(strategy), "copy": str(copy), **rest}:
                 try:
-                    return cls(tuple(map(_rule_from_dict, rules)), Strategy(strategy), Copy(copy))
+                    phases = rest.get("phases", [])
+                    return cls(
+                        tuple(map(_rule_from_dict, rules)),
+                        Strategy(strategy),
+                        Copy(copy),
+                        tuple(map(_phase_from_dict, phases if isinstance(phases, list) else [None])),
+                    )
                 except (ValueError, UsageError) as error:
                     raise InputOutputError(f"A stored spec is damaged: {error}") from None
         raise InputOutputError("A stored spec is damaged: expected 'rules', 'strategy' and 'copy'.")
@@ -124,11 +159,12 @@ def read_spec(path: Path) -> Spec:
         SelectorSyntaxError: a selector in it cannot be parsed.
     """
     data = _read_toml(path)
-    _check_keys(data, ("freeze", "train", RULES_KEY, "strategy", "copy"), str(path))
+    _check_keys(data, ("freeze", "train", RULES_KEY, "strategy", "copy", PHASES_KEY), str(path))
     return Spec(
         tuple(_file_rules(data, path)),
         _choice(Strategy, data, "strategy", Strategy.AUTO, path),
         _choice(Copy, data, "copy", Copy.SNAPSHOT, path),
+        tuple(_file_phases(data, path)),
     )
 
 
@@ -161,7 +197,7 @@ def make_spec(
     folder = base_dir if base_dir is not None else Path()
     rules = [make_rule(Verb.FREEZE, text, folder) for text in freeze]
     rules += [make_rule(Verb.TRAIN, text, folder) for text in train]
-    return Spec((*before.rules, *rules), strategy or before.strategy, copy or before.copy)
+    return Spec((*before.rules, *rules), strategy or before.strategy, copy or before.copy, before.phases)
 
 
 def make_rule(verb: Verb, text: str, base_dir: Path, origin: str = "") -> Rule:
@@ -223,6 +259,41 @@ def _table_rules(table: Mapping[str, object], path: Path, where: str) -> Iterabl
     yield from _verb_rules(verb, table[verb], path, f"{where}, {verb}")
 
 
+def _file_phases(data: Mapping[str, object], path: Path) -> Iterable[Phase]:
+    tables = data.get(PHASES_KEY, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{path}: 'phase' must be tables: write [[phase]], with 'name' below it.")
+    seen: set[str] = set()
+    for number, table in enumerate(tables, start=1):
+        phase = _table_phase(table, path, f"{path}: phase {number}")
+        if phase.name in seen:
+            raise UsageError(f"{path}: phase {number}: the name '{phase.name}' is taken by an earlier phase.")
+        seen.add(phase.name)
+        yield phase
+
+
+def _table_phase(table: Mapping[str, object], path: Path, where: str) -> Phase:
+    _check_keys(table, ("name", *Verb, "loss"), where)
+    name, loss = table.get("name"), table.get("loss")
+    if not isinstance(name, str):
+        found = _toml_type(name) if "name" in table else "none"
+        raise UsageError(f"{where}: a phase needs a 'name' of its own, a string; found {found}.")
+    if not is_phase_name(name):
+        raise UsageError(
+            f"{where}: the name '{name}' cannot be an attribute in Python. Use letters, digits and '_', a letter first."
+        )
+    if loss is not None and not isinstance(loss, str):
+        raise UsageError(f"{where}: 'loss' must be a string, found {_toml_type(loss)}.")
+    rules = [r for verb in Verb for r in _verb_rules(verb, table.get(verb, []), path, f"{where} ('{name}'), {verb}")]
+    return Phase(name, tuple(rules), loss)
+
+
+def is_phase_name(name: str) -> bool:
+    """Whether functions can be found under a name: ``loaded.graphfreeze.phases.NAME``."""
+    plain = name.isascii() and name.isidentifier() and not name.startswith("_")
+    return plain and not keyword.iskeyword(name)
+
+
 def _verb_rules(verb: Verb, value: object, path: Path, where: str) -> Iterable[Rule]:
     if isinstance(value, str):
         yield make_rule(verb, value, path.parent, where)
@@ -276,3 +347,10 @@ def _rule_from_dict(data: object) -> Rule:
             if isinstance(folder, str):
                 return Rule(Verb(verb), parse_selector(text), Path(folder), text)
     raise ValueError("expected rules with 'verb' and 'selector'")
+
+
+def _phase_from_dict(data: object) -> Phase:
+    match data:
+        case {"name": str(name), "rules": list(rules), "loss": None | str() as loss}:
+            return Phase(name, tuple(map(_rule_from_dict, rules)), loss)
+    raise ValueError("expected phases with 'name', 'rules' and 'loss'")
