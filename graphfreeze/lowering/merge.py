@@ -11,8 +11,8 @@ Every strategy is the same picture. The base is the original variable; each over
 | ``mask`` live    | trains              | the frozen region, from the base, behind StopGradient |
 
 Where phases train different elements, ``split`` has an overlay for each part, and in the functions of one phase the
-parts that it holds are behind StopGradient. Geometry (indices, row maps, packed masks) is a Const below 64 KiB and a variable
-``NAME/graphfreeze/mask`` above, so that the .pb never grows with the weights.
+parts that it holds are behind StopGradient. Geometry (indices, row maps, packed masks) is a Const below 64 KiB and a
+variable ``NAME/graphfreeze/mask`` above, so that the .pb never grows with the weights.
 """
 
 from __future__ import annotations

@@ -35,6 +35,7 @@ from graphfreeze.passes.undo_functions import Undo
 from graphfreeze.passes.undo_nodes import remove_handles
 from graphfreeze.passes.undo_objects import nodes_of, undo_objects
 from graphfreeze.passes.undo_ops import restore_ops, silenced_ops, used_ops
+from graphfreeze.passes.undo_phases import phase_functions, undo_phases
 from graphfreeze.passes.undo_saver import undo_saver
 from graphfreeze.savedmodel import (
     Draft,
@@ -154,9 +155,11 @@ def _take_off(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:
     values.restore(marks)
     # Keys are counted anew below, so what goes has to be gone before.
     draft.drop |= {values.keys[n] for n in nodes_of(trace, marks.ours) if n in values.keys} & draft.keys()
-    changes = _root_changes(meta, trace, marks)
+    of_phases = phase_functions(meta, marks)
+    changes = {name: change for name, change in _root_changes(meta, trace, marks).items() if name not in of_phases}
     before = copy.deepcopy(draft.bundle_graph)
     moved = undo_objects(meta, draft.bundle_graph, trace, marks)
+    undo_phases(meta, marks, of_phases)
     renamed = _rename_keys(draft) if marks.saved_again else {}
     handles = {h for v in marks.ours for h in trace.variables[v].handles}
     # Keras leaves a handle more for each variable, which no object speaks of.
