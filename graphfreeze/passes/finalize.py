@@ -35,7 +35,7 @@ from graphfreeze.passes.undo_functions import Undo
 from graphfreeze.passes.undo_nodes import remove_handles
 from graphfreeze.passes.undo_objects import nodes_of, undo_objects
 from graphfreeze.passes.undo_ops import restore_ops, silenced_ops, used_ops
-from graphfreeze.passes.undo_phases import phase_functions, undo_phases
+from graphfreeze.passes.undo_phases import phase_functions, phase_names, undo_phases
 from graphfreeze.passes.undo_saver import undo_saver
 from graphfreeze.savedmodel import (
     Draft,
@@ -75,12 +75,15 @@ class TakenOff:
     frozen: tuple[Lifted, ...] = ()
     enabled: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
+    phases: tuple[str, ...] = ()
+    """Names of the phases that it had."""
 
     def and_also(self, other: TakenOff) -> TakenOff:
         """Both of two meta graphs; a variable that they share is told of once."""
         paths = {v.path for v in self.frozen}
         frozen = (*self.frozen, *(v for v in other.frozen if v.path not in paths))
-        return TakenOff(frozen, self.enabled | other.enabled, (*self.warnings, *other.warnings))
+        phases = tuple(dict.fromkeys((*self.phases, *other.phases)))
+        return TakenOff(frozen, self.enabled | other.enabled, (*self.warnings, *other.warnings), phases)
 
     @property
     def held(self) -> dict[str, Region]:
@@ -172,7 +175,7 @@ def _take_off(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:
     places = {v.index: paths.get(moved[v.node_id], v.path) for v in trace.variables if v.node_id in moved}
     frozen = (Lifted(trace.variables[f.variable].name, places[f.variable], f.region, f.fact) for f in marks.frozen)
     turned_on = {f.variable for f in marks.frozen if f.fact.enabled} | set(marks.enabled)
-    return TakenOff(tuple(frozen), frozenset(places[v] for v in turned_on))
+    return TakenOff(tuple(frozen), frozenset(places[v] for v in turned_on), phases=phase_names(marks))
 
 
 class _Values:

@@ -18,18 +18,20 @@ from graphfreeze.lowering.facts import Fact, check_format, read_fact
 from graphfreeze.runtime.exported import origin_of
 
 
-def trainable_variables(loaded: Any) -> list[Any]:
+def trainable_variables(loaded: Any, *, phase: str | None = None) -> list[Any]:
     """The ``tf.Variable`` objects to give to an optimizer, in the order of the source, a part in its variable's place.
 
     Args:
         loaded: What ``tf.saved_model.load`` returned for a rewritten model, or what ``freeze`` returned. For a Keras
             model they are its ``keras.Variable`` objects.
+        phase: One of the model's phases; by default the first.
 
     Raises:
-        UsageError: the model carries no freeze.
+        UsageError: the model carries no freeze, or has no such phase.
     """
     revived = _revived(loaded)
-    found = list(_info(revived).concrete_functions[0].trainable_variables)
+    holder = _info(revived) if phase is None else _phase(revived, phase).info
+    found = list(holder.concrete_functions[0].trainable_variables)
     if revived is loaded:
         return found
     trained = {id(v) for v in found}
@@ -84,6 +86,15 @@ def _info(loaded: Any) -> Any:
             "tf.saved_model.load"
         )
     return holder.info
+
+
+def _phase(loaded: Any, phase: str) -> Any:
+    known = [p["name"] for p in read_info(loaded).get("phases", ())]
+    if phase not in known:
+        names = ", ".join(f"'{name}'" for name in known)
+        has = f"It has {names}" if known else "Phases are [[phase]] tables of the spec that it is rewritten with"
+        raise UsageError(f"The model has no phase '{phase}'. {has}")
+    return getattr(loaded.graphfreeze.phases, phase)
 
 
 def effective(loaded: Any, place: Sequence[str], data: dict[str, Any]) -> NDArray[Any]:
