@@ -83,8 +83,12 @@ class Merge:
 
     @property
     def merges_reads(self) -> bool:
-        """Whether reads see something else than the variable. A statistic or state is held by guards alone."""
-        return self.plan.kind == "weight" or self.plan.enabled
+        """Whether reads see something else than the variable. A statistic or state is held by guards alone.
+
+        So is a variable that some phase trains whole, in a TF1 graph, which serves all phases.
+        """
+        free = self.plan.strategy is Strategy.STOP and self.base_trains
+        return (self.plan.kind == "weight" or self.plan.enabled) and not free
 
     @property
     def held(self) -> Overlay:

@@ -137,7 +137,8 @@ def _take_off_graph(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOf
     variables = trace.variables
     frozen = (Lifted(variables[f.variable].label, variables[f.variable].path, f.region, f.fact) for f in marks.frozen)
     turned_on = {f.variable for f in marks.frozen if f.fact.enabled} | set(marks.enabled)
-    return TakenOff(tuple(frozen), frozenset(variables[v].path for v in turned_on), _lost_warning(lost))
+    paths = frozenset(variables[v].path for v in turned_on)
+    return TakenOff(tuple(frozen), paths, _lost_warning(lost), phase_names(marks))
 
 
 def _lost_warning(lost: Sequence[str]) -> tuple[str, ...]:

@@ -59,6 +59,14 @@ class Marks:
     holders: tuple[Holder, ...]
     enabled: tuple[int, ...]
     """Variables that were turned on and hold nothing frozen."""
+    graph_phases: tuple[dict[str, Any], ...] = ()
+    """TF1: the phases, which ``info`` tells of in a TF2 model."""
+
+    @property
+    def phases(self) -> tuple[dict[str, Any], ...]:
+        """The phases as the rewrite noted them."""
+        noted = (p for h in self.holders[:1] for p in h.info.get("phases", ()))
+        return (*self.graph_phases, *noted)
 
     @property
     def saved_again(self) -> bool:

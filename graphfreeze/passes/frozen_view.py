@@ -41,8 +41,8 @@ def _marked(meta: MetaGraphPlan, marks: Marks) -> MetaGraphPlan:
         variables[index] = replace(variables[index], enabled=True, trainable=False)
     for frozen in marks.frozen:
         variables[frozen.variable] = _held(variables[frozen.variable], frozen)
-    phases = dict.fromkeys(PhaseRecord.from_dict(p) for h in marks.holders[:1] for p in h.info.get("phases", ()))
-    return replace(meta, variables=tuple(variables), freeze=_record(marks), phases=tuple(phases))
+    phases = tuple(PhaseRecord.from_dict(p) for p in marks.phases)
+    return replace(meta, variables=tuple(variables), freeze=_record(marks), phases=phases)
 
 
 def _record(marks: Marks) -> FreezeRecord | None:

@@ -25,7 +25,7 @@ _COUNTED = re.compile(r"(?P<stem>(?:Stateful)?PartitionedCall)(?:_(?P<number>\d+
 
 def phase_names(marks: Marks) -> tuple[str, ...]:
     """The phases that a model says it has."""
-    return tuple(dict.fromkeys(p["name"] for h in marks.holders for p in h.info.get("phases", ())))
+    return tuple(dict.fromkeys(p["name"] for p in marks.phases))
 
 
 def phase_signatures(meta: MetaGraphDef, marks: Marks) -> set[int]:

@@ -23,12 +23,14 @@ def trainable_variables(loaded: Any, *, phase: str | None = None) -> list[Any]:
 
     Args:
         loaded: What ``tf.saved_model.load`` returned for a rewritten model, or what ``freeze`` returned. For a Keras
-            model they are its ``keras.Variable`` objects.
+            model they are its ``keras.Variable`` objects. Or a ``tf.Graph`` that a rewritten TF1 model was loaded into.
         phase: One of the model's phases; by default the first.
 
     Raises:
         UsageError: the model carries no freeze, or has no such phase.
     """
+    if hasattr(loaded, "get_collection"):
+        return _in_graph(loaded, phase)
     revived = _revived(loaded)
     holder = _info(revived) if phase is None else _phase(revived, phase).info
     found = list(holder.concrete_functions[0].trainable_variables)
@@ -86,6 +88,16 @@ def _info(loaded: Any) -> Any:
             "tf.saved_model.load"
         )
     return holder.info
+
+
+def _in_graph(graph: Any, phase: str | None) -> list[Any]:
+    if phase is None:
+        return list(graph.get_collection("trainable_variables"))
+    names = {tensor.name: None for tensor in graph.get_collection(f"graphfreeze/{phase}")}
+    if not names:
+        raise UsageError(f"The graph has no phase '{phase}': its collection 'graphfreeze/{phase}' is empty")
+    by_name = {v.name: v for v in graph.get_collection("variables")}
+    return [by_name[name] for name in names]
 
 
 def _phase(loaded: Any, phase: str) -> Any:
