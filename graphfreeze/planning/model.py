@@ -11,10 +11,10 @@ from graphfreeze.graph.uses import Trace
 from graphfreeze.planning.decide import Options, Source, plan_meta_graph
 from graphfreeze.planning.phases import plan_phases
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
-from graphfreeze.planning.together import refuse_different, shared_out, with_writes
+from graphfreeze.planning.together import all_held, refuse_different, shared_out, with_writes
 from graphfreeze.planning.views import held_by_view
 from graphfreeze.savedmodel import Draft, digest
-from graphfreeze.selection import Phase, Region, Rule, Spec
+from graphfreeze.selection import Phase, Region, Rule, Spec, Verb
 
 KERAS_METADATA = "keras_metadata.pb"
 """A file that tf_keras writes into a SavedModel, and rebuilds layers from."""
@@ -86,9 +86,14 @@ def _plain(sources: Sequence[Source], task: Task) -> Iterator[tuple[MetaGraphPla
 
 
 def _phased(draft: Draft, sources: Sequence[Source], task: Task) -> Iterator[tuple[MetaGraphPlan, tuple[str, ...]]]:
-    """Every meta graph with the rules that each phase has for it."""
+    """Every meta graph with the rules that each phase has for it.
+
+    Where the common rules all say ``train``, they freeze the rest in every phase, also in one that freezes more.
+    """
     metas = {tuple(m.meta_info_def.tags): m for m in draft.model.proto.meta_graphs}
     known = with_writes(sources)
+    if task.rules and all(rule.verb is Verb.TRAIN for rule in task.rules):
+        known = [all_held(source) for source in known]
     by_phase = [list(shared_out(known, (*task.rules, *phase.rules))) for phase in task.phases]
     for ruled in zip(*by_phase, strict=True):
         meta = metas[ruled[0][0].tags]

@@ -17,7 +17,8 @@ or rules in an order of their own, each with one verb:
 The last rule that covers an element decides, so order matters; it is file order, then the command line's, all its
 ``--freeze`` before all its ``--train``.
 
-Phases are stages of training, each with rules that follow the common ones:
+Phases are stages of training, each with rules that follow the common ones. Where those all say ``train``, they freeze
+the rest in every phase:
 
     train = "head/**"
     [[phase]]
