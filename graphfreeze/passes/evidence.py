@@ -9,10 +9,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from graphfreeze.errors import UnsupportedModelError, VerificationError
 from graphfreeze.graph.entries import Entry, entries, uses_by_variable, written_variables
@@ -21,12 +17,12 @@ from graphfreeze.graph.ranges import integer_bounds
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable, is_float
-from graphfreeze.lowering.facts import Fact, read_fact
+from graphfreeze.lowering.facts import Fact
 from graphfreeze.lowering.holding import SLOT, Callable, Evidence, Holding, Other, Problem, StoredRegion
 from graphfreeze.passes.found import Frozen, Marks
 from graphfreeze.passes.info import INFO
 from graphfreeze.passes.inside import still_slots
-from graphfreeze.passes.marks import read_marks
+from graphfreeze.passes.marks import as_told, read_marks
 from graphfreeze.passes.phases import PHASES
 from graphfreeze.passes.undo_phases import phase_names
 from graphfreeze.passes.unmasked import Traced, unmasked_gradients
@@ -112,7 +108,7 @@ class _Gatherer:
             if like is None:
                 self.problems.append(Problem(UNKNOWN, variable.name, "is frozen, but the source has none like it"))
                 continue
-            fact = _as_told(held.draft, held.trace, frozen)
+            fact = as_told(held.draft, held.trace, frozen)
             if fact.held != frozen.fact.held or fact.strategy != frozen.fact.strategy:
                 self.problems.append(
                     Problem("geometry", variable.name, "a merge freezes other elements than the model's 'info' says")
@@ -373,7 +369,8 @@ class _Gatherer:
         held = {e.label: e.function for e in entries(self.held.meta, {CHILD})}
         pairs = {(e.function, held[e.label]) for e in entries(self.source.meta) if e.label in held}
         source, after = (Traced(side.meta, side.trace) for side in (self.source, self.held))
-        self.problems += unmasked_gradients(source, after, self.told, sorted(pairs))
+        told = {index: t for index, t in self.told.items() if not self._is_free(t)}
+        self.problems += unmasked_gradients(source, after, told, sorted(pairs))
 
     def _name(self, node: int) -> str:
         nodes = self.held.meta.object_graph_def.nodes
@@ -389,17 +386,3 @@ def _places(graph: Message) -> dict[int, NodePath]:
         for s in slots
         if s.optimizer in found and s.variable in found
     }
-
-
-def _as_told(draft: Draft, trace: Trace, frozen: Frozen) -> Fact:
-    """The fact as ``info`` has it, or as the merge has it where ``info`` is gone."""
-    if frozen.holder is None:
-        return frozen.fact
-
-    def geometry(key: str) -> NDArray[np.generic] | None:
-        held = frozen.storages.get(f"mask:{key}")
-        stored = None if held is None else trace.variables[held].key
-        return None if stored is None else draft.tensor(stored)
-
-    told: list[dict[str, Any]] = [d for d in frozen.holder.info["variables"] if d["path"] == frozen.fact.path]
-    return read_fact(told[0], geometry) if told else frozen.fact
