@@ -146,7 +146,8 @@ def test_same_forward_and_gradients(name, tmp_path):
     plan = rewritten(MODELS / name, tmp_path, SPECS[name])
     names = FUNCTIONS.get(name, ["__call__"])
     function = names[0]
-    for phase in plan.meta_graphs[0].phases:
+    phases = plan.meta_graphs[0].phases
+    for phase in phases if FULL else phases[1:]:
         plain, held = tf.saved_model.load(str(MODELS / name)), tf.saved_model.load(str(tmp_path / "out"))
         source = plain.once if function == "once" else plain
         given = arguments(plain.once if function == "once" else plain.__call__)
