@@ -144,7 +144,8 @@ def _whole(
     shape = whole_region(variable.shape or ())
     trains = tuple(phase for phase, region in frozen.items() if not region.is_whole)
     holds = ", ".join(f"'{phase}'" for phase, region in frozen.items() if region.is_whole)
-    _refuse_main_graph(plain, label)
+    if not source.trace.is_tf2:
+        _refuse_writes(plain, label)
     return replace(
         plain,
         strategy=Strategy.STOP,
@@ -156,12 +157,13 @@ def _whole(
     )
 
 
-def _refuse_main_graph(plain: VariablePlan, label: str) -> None:
-    write = next((w for w in plain.writes if not w.function), None)
+def _refuse_writes(plain: VariablePlan, label: str) -> None:
+    write = next(iter(plain.writes), None)
     if write is not None:
+        where = f"function '{write.function}'" if write.function else "the main graph"
         raise UnsupportedModelError(
-            f"Phases cannot hold '{label}': node '{write.node}' ({write.op}) in the main graph writes it, and a TF1 "
-            "graph has one such write for all phases. Hold it in every phase alike, or in none"
+            f"Phases cannot hold '{label}': node '{write.node}' ({write.op}) in {where} writes it, and a TF1 graph has "
+            "one such write for all phases. Hold it in every phase alike, or in none"
         )
 
 

@@ -121,6 +121,21 @@ def test_different_elements_of_what_the_graph_writes(tmp_path):
     )
 
 
+def test_what_a_tf1_graph_writes(tmp_path):
+    model = "tf1_network_resource"
+    found = graphfreeze.inspect(MODELS / model)
+    meta = next(m for m in found.meta_graphs if any(v.writes and v.kind == "weight" for v in m.variables))
+    variable = next(v for v in meta.variables if v.writes and v.kind == "weight")
+    write = variable.writes[0]
+    text = f'[[phase]]\nname = "a"\nfreeze = "{variable.name}"\n[[phase]]\nname = "b"\n'
+    with pytest.raises(UnsupportedModelError) as caught:
+        plan(tmp_path, text, model=model, tags=meta.tags)
+    assert str(caught.value) == (
+        f"Phases cannot hold '{variable.name}': node '{write.node}' ({write.op}) in the main graph writes it, and a "
+        "TF1 graph has one such write for all phases. Hold it in every phase alike, or in none"
+    )
+
+
 def test_custom_gradients_that_capture(tmp_path):
     (tmp_path / "spec.toml").write_text('[[phase]]\nname = "a"\nfreeze = "kernel"\n[[phase]]\nname = "b"\n')
     with pytest.raises(
