@@ -179,7 +179,7 @@ def finalize(
         )
     if kept:
         traces = trace_model(draft)
-        again = plan_again(draft, traces, kept, off.enabled)
+        again = plan_again(draft, traces, kept, off.enabled, inference=off.inference)
         execute_plan(draft, again, traces)
         warnings += again.warnings
     warnings += draft.keep_linked(weights)
@@ -423,11 +423,14 @@ def _plan(
             "that is to be held; it replaces the phases"
         )
     held = off.held if add and off is not None else {}
+    if add and off is not None and off.inference and options.get("batch_norm") is None:
+        options = {**options, "batch_norm": "inference"}
     task = plan_task(command, freeze, train, held=held, **options)
     plan = plan_model(draft, task, traces)
     if not add or off is None or not off.frozen:
         return plan
     from graphfreeze.passes.refreeze import held_again
 
-    as_before = task.options == replace(Options(), allow_empty=task.options.allow_empty)
+    given = task.options
+    as_before = given == replace(Options(), allow_empty=given.allow_empty, batch_norm=given.batch_norm)
     return held_again(draft, traces, off, plan, as_before=as_before)

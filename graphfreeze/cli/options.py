@@ -37,6 +37,13 @@ Copy: TypeAlias = Annotated[
     Literal["snapshot", "live"] | None,
     typer.Option("--copy", help="With mask: take frozen values from a copy, or from the variable itself."),
 ]
+BatchNorm: TypeAlias = Annotated[
+    Literal["freeze-stats", "update", "inference"] | None,
+    typer.Option(
+        "--batch-norm",
+        help="Moving statistics of a frozen batch norm: frozen too (default), updated, or frozen and used in training.",
+    ),
+]
 Strict: TypeAlias = Annotated[
     bool, typer.Option("--strict", help="With stop: read a copy, so that no optimizer can move the frozen values.")
 ]
@@ -69,6 +76,7 @@ class Planning(TypedDict):
     spec: Path | None
     strategy: Literal["auto", "stop", "split", "mask"] | None
     copy: Literal["snapshot", "live"] | None
+    batch_norm: Literal["freeze-stats", "update", "inference"] | None
     strict: bool
     enable: bool
     state: bool
@@ -103,6 +111,7 @@ def _planning(
     spec: Spec = None,
     strategy: Strategy = None,
     copy: Copy = None,
+    batch_norm: BatchNorm = None,
     strict: Strict = False,
     enable: Enable = False,
     state: State = False,
@@ -116,6 +125,7 @@ def _planning(
         "spec": spec,
         "strategy": strategy,
         "copy": copy,
+        "batch_norm": batch_norm,
         "strict": strict,
         "enable": enable,
         "state": state,

@@ -119,10 +119,11 @@ _OUTPUTS = {
     "Transpose": "y",
     "VarHandleOp": "resource",
     "RestoreV2": "tensors",
+    "Rsqrt": "y",
     **dict.fromkeys(
         (
             *("LogicalAnd", "GreaterEqual", "Less", "Equal", "NotEqual", "Sub", "AddV2", "FloorDiv", "FloorMod"),
-            *("Minimum", "Maximum", "BitwiseAnd"),
+            *("Minimum", "Maximum", "BitwiseAnd", "Mul", "RsqrtGrad"),
         ),
         "z",
     ),

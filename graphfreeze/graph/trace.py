@@ -17,7 +17,9 @@ from dataclasses import replace
 
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.graph.access import read_access
+from graphfreeze.graph.batch_norm import find_norms, has_norm_ops
 from graphfreeze.graph.ops import CALLS, FORWARDS, READS, Access, CallKind, CallOp, Use, use_of
+from graphfreeze.graph.partitions import find_mod_lookups
 from graphfreeze.graph.refs import attr_of
 from graphfreeze.graph.scope import MAIN, Scope
 from graphfreeze.graph.slots import body_slots
@@ -73,6 +75,11 @@ class _Tracer:
             from graphfreeze.graph.gradients import find_gradients
 
             find_gradients(Ways(self.variables, bodies, self.scope, self.functions))
+        if any(v.part is not None for v in self.variables):
+            main.by_mod.update(find_mod_lookups(self.scope(MAIN), main))
+        for body in bodies:
+            if has_norm_ops(self.scope(body.key.function)):
+                body.norms = find_norms(self.scope(body.key.function), body, self.variables)
         return Trace(self.variables, self.bodies, roots, main, is_tf2(self.meta))
 
     def _main(self) -> Body:

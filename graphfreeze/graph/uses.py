@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from graphfreeze.graph.access import ReadAccess
+from graphfreeze.graph.norms import Norm
 from graphfreeze.graph.ops import CallOp
 from graphfreeze.graph.refs import producer
 from graphfreeze.graph.scope import Use
@@ -124,6 +125,10 @@ class Body:
     sources: list[Source] = field(default_factory=list)
     unmasked: set[tuple[int, str]] = field(default_factory=set)
     """(variable, write) where a norm is computed and no source was found."""
+    by_mod: dict[int, int] = field(default_factory=dict)
+    """TF1 main graph: part of a partitioned variable -> number of parts, where ids are dealt out by ``mod``."""
+    norms: list[Norm] = field(default_factory=list)
+    """Batch norms that have a gamma or a beta."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,6 +49,8 @@ class Holding:
     """Child names from the root of the plain model to the variable."""
     source_keys: tuple[str, ...]
     stored: tuple[StoredRegion, ...]
+    by_guards: bool = False
+    """Whether guards alone hold it, as no optimizer is given it: reads of it, and gradients, are the plain model's."""
     always: Region | None = None
     """Elements that no phase trains, where some of ``frozen`` train in another phase."""
 
@@ -108,7 +110,7 @@ class Callable:
     still: frozenset[NodePath] = frozenset()
     """Places in the plain model of slots that serve only variables that are frozen whole: they must not move."""
     apart: str = ""
-    """Why the plain model cannot hold what the function trains as the rewritten one does; else nothing."""
+    """Why the plain model does not do what the function does in the rewritten one; else nothing."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from graphfreeze.errors import InternalError
+from graphfreeze.passes.batch_norm import use_stored_in_graph
 from graphfreeze.passes.check import Invariants
 from graphfreeze.passes.flags import set_flags
 from graphfreeze.passes.functions import rewrite_functions
@@ -41,6 +42,8 @@ PIPELINE: tuple[Row, ...] = (
     Row("variables", add_variables, add_graph_variables),
     # merges between reads and consumers, calls, concrete functions
     Row("functions", rewrite_functions, rewrite_graph),
+    # batch norms of the main graph with their stored statistics; in functions they come with the merges
+    Row("batch_norm", None, use_stored_in_graph),
     # guards around writes of the main graph and masks on its gradients; in functions they come with the merges
     Row("guards", None, guard_graph),
     # trainable flags, the root's lists, collections

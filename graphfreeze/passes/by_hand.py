@@ -59,7 +59,7 @@ def hold_by_hand(plain: Draft, meta: MetaGraphDef, evidence: Evidence) -> tuple[
         return evidence, True
     functions = {e.label: e.function for e in entries(meta)}
     apart = {label for label, f in functions.items() if any(b.key.function in shared for b in reached_bodies(trace, f))}
-    callables = tuple(replace(c, apart=SHARED) if c.label in apart else c for c in evidence.callables)
+    callables = tuple(replace(c, apart=c.apart or SHARED) if c.label in apart else c for c in evidence.callables)
     return replace(evidence, callables=callables), True
 
 

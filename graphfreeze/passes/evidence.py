@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from graphfreeze.errors import UnsupportedModelError, VerificationError
-from graphfreeze.graph.entries import Entry, entries, uses_by_variable, written_variables
+from graphfreeze.graph.entries import Entry, entries, reached_bodies, uses_by_variable, written_variables
 from graphfreeze.graph.examples import Examples, Features
 from graphfreeze.graph.ranges import integer_bounds
 from graphfreeze.graph.trace import trace_meta_graph
@@ -19,6 +19,7 @@ from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable, is_float
 from graphfreeze.lowering.facts import Fact
 from graphfreeze.lowering.holding import SLOT, Callable, Evidence, Holding, Other, Problem, StoredRegion
+from graphfreeze.passes.batch_norm import functions_with_stored
 from graphfreeze.passes.found import Frozen, Marks
 from graphfreeze.passes.info import INFO
 from graphfreeze.passes.inside import still_slots
@@ -35,6 +36,7 @@ from graphfreeze.selection import Strategy
 _LISTS = ("trainable_variables", "variables", "non_trainable_variables")
 UNKNOWN = "variables"
 """The check that finds every frozen variable in the source."""
+INFERENCE = "not compared: with --batch-norm inference it uses the stored statistics, the source those of the batch"
 
 
 def gather_evidence(
@@ -102,6 +104,7 @@ class _Gatherer:
         self.told: dict[int, _Told] = {}
         """By the variable's number in the plain model."""
         self.problems: list[Problem] = []
+        self.stored = functions_with_stored(held.meta)
         for frozen in marks.frozen:
             variable = held.trace.variables[frozen.variable]
             like = source.like(variable)
@@ -159,6 +162,7 @@ class _Gatherer:
             source_keys=self.source.keys(told.source),
             stored=tuple(self._stored(told)),
             always=fact.frozen() if fact.varies else None,
+            by_guards=self.source.trace.kind(told.source) != "weight" and not fact.enabled,
         )
 
     def _stored(self, told: _Told) -> Iterator[StoredRegion]:
@@ -243,6 +247,7 @@ class _Gatherer:
                 uses={self.source.trace.variables[v].path: n for v, n in uses.items()},
                 writes=tuple((self.source.place(v), p) for v, w in pairs if w is not None for p in self._places(v, w)),
                 still=frozenset(self.source.place(self.source.trace.variables[v]) for v in still),
+                apart=INFERENCE if self._infers(other.function) else "",
             )
 
     def _entries(self) -> dict[str, Entry]:
@@ -257,6 +262,10 @@ class _Gatherer:
             elif entry.place[: len(above)] == above and entry.place[len(above) :] != (INFO,):
                 found[entry.label.removeprefix("/".join(above) + "/")] = entry
         return found
+
+    def _infers(self, function: str) -> bool:
+        """Whether a function of the rewritten model reaches a batch norm with stored statistics."""
+        return any(body.key.function in self.stored for body in reached_bodies(self.held.trace, function))
 
     def _fed(self) -> Iterator[tuple[str, Features]]:
         examples = Examples(self.source.meta)

@@ -21,6 +21,7 @@ from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Part, is_tf2
 from graphfreeze.lowering.facts import Fact
+from graphfreeze.passes.batch_norm import functions_with_stored
 from graphfreeze.passes.check import Invariants
 from graphfreeze.passes.found import Frozen, Marks
 from graphfreeze.passes.keras_metadata import KEPT, METADATA
@@ -75,6 +76,8 @@ class TakenOff:
     frozen: tuple[Lifted, ...] = ()
     enabled: frozenset[str] = frozenset()
     warnings: tuple[str, ...] = ()
+    inference: bool = False
+    """Whether batch norms used their stored statistics in training mode."""
     phases: tuple[str, ...] = ()
     """Names of the phases that it had."""
 
@@ -82,8 +85,10 @@ class TakenOff:
         """Both of two meta graphs; a variable that they share is told of once."""
         paths = {v.path for v in self.frozen}
         frozen = (*self.frozen, *(v for v in other.frozen if v.path not in paths))
+        warnings = (*self.warnings, *other.warnings)
         phases = tuple(dict.fromkeys((*self.phases, *other.phases)))
-        return TakenOff(frozen, self.enabled | other.enabled, (*self.warnings, *other.warnings), phases)
+        inference = self.inference or other.inference
+        return TakenOff(frozen, self.enabled | other.enabled, warnings, inference, phases)
 
     @property
     def held(self) -> dict[str, Region]:
@@ -104,6 +109,7 @@ def take_off(draft: Draft) -> TakenOff:
         if not has_marks(meta):
             continue
         invariants = Invariants(meta)
+        off = off.and_also(TakenOff(inference=bool(functions_with_stored(meta))))
         off = off.and_also((_take_off if is_tf2(meta) else _take_off_graph)(draft, meta, gone))
         if (broken := invariants.first_broken(last=True)) is not None:
             rule, place = broken
@@ -138,7 +144,7 @@ def _take_off_graph(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOf
     frozen = (Lifted(variables[f.variable].label, variables[f.variable].path, f.region, f.fact) for f in marks.frozen)
     turned_on = {f.variable for f in marks.frozen if f.fact.enabled} | set(marks.enabled)
     paths = frozenset(variables[v].path for v in turned_on)
-    return TakenOff(tuple(frozen), paths, _lost_warning(lost), phase_names(marks))
+    return TakenOff(tuple(frozen), paths, _lost_warning(lost), phases=phase_names(marks))
 
 
 def _lost_warning(lost: Sequence[str]) -> tuple[str, ...]:

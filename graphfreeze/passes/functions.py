@@ -1,4 +1,4 @@
-"""Pass ``functions``: merges behind reads, guards around writes and masks on gradients, in every function.
+"""Pass ``functions``: merges, guards around writes, masks on gradients and stored statistics, in every function.
 
 A changed function gets a fresh name with a hash of its content and its callers follow, up to the main graph and the
 object graph, so that the original and the rewritten model load into one process and one graph. A function that is
@@ -16,6 +16,7 @@ from graphfreeze.graph.attrs import ADDED, ORIGIN, bytes_attr
 from graphfreeze.graph.names import FreshNames, changed_function_name
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Body, Key
+from graphfreeze.passes.batch_norm import use_stored_statistics
 from graphfreeze.passes.calls import rewire_call
 from graphfreeze.passes.gradients import mask_gradients
 from graphfreeze.passes.guards import guard_writes
@@ -86,6 +87,7 @@ class Rewriter:
         new = {k: (DTYPE_NUMBERS[s.new.dtype], s.new.shape) for k, s in self.work.stored.items()}
         arguments = change_signature(scope, names, layout, types, new)
         moved = rewire_reads(self, scope, names, body, mode, arguments)
+        use_stored_statistics(self.work, scope, names, body)
         guard_writes(self.work, scope, names, body, arguments.storages)
         mask_gradients(self.work, scope, names, body, arguments.storages)
         for call in body.calls:

@@ -48,17 +48,24 @@ def rewire_reads(
             replace_uses(scope, uses, raw, merged)
             mark_merge(context, merged, raw)
             moved[_tensor_name(raw)] = _tensor_name(merged)
-        if any(True for _ in rewriter.work.trace.writes(read.variable)):
-            _let_writes_wait(scope, node, scope.node_list[first:])
+        _let_writes_wait(scope, node, scope.node_list[first:])
     return moved
 
 
 def _let_writes_wait(scope: Scope, node: NodeDef, added: Sequence[NodeDef]) -> None:
-    """Whoever waits for a read, such as a later write, waits for the reads that stand for it now."""
-    reads = [f"^{n.name}" for n in added if n.op in READS and n.input[0] == node.input[0]]
+    """Whoever waits for a read, or for a call that reads, waits for the reads that stand for it now.
+
+    In the function those are later writes. In its callers they are writes that come after the call, such as an
+    optimizer's decay: they wait for the function's control outputs, which is what is left of it once it is inlined.
+    """
+    reads = [n.name for n in added if n.op in READS]
     for other in scope.node_list if reads else ():
         if f"^{node.name}" in other.input:
-            other.input.extend(reads)
+            other.input.extend(f"^{name}" for name in reads)
+    if scope.in_function and node.name in scope.proto.control_ret.values():
+        scope.proto.signature.control_output.extend(reads)
+        for name in reads:
+            scope.proto.control_ret[name] = name
 
 
 def _context(
@@ -97,9 +104,11 @@ def merge_before(
 ) -> str:
     """Reads and merges a variable in front of a loop or data op; returns the value to pass in."""
     context = _context(merge, scope, names, call, handle, storages)
+    first = len(scope.node_list)
     raw = context.emit.read(handle, *merge.typed, "read")
     merged = merge_full(context, raw)
     mark_merge(context, merged, raw)
+    _let_writes_wait(scope, call, scope.node_list[first:])
     return merged
 
 

@@ -10,8 +10,9 @@ from graphfreeze.graph.trace import Traces
 from graphfreeze.passes.finalize import Lifted, TakenOff
 from graphfreeze.planning import Options, Plan, Task, plan_model
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
+from graphfreeze.planning.records import BatchNormRecord
 from graphfreeze.savedmodel import Draft
-from graphfreeze.selection import Copy, Region, Strategy, parse_selector
+from graphfreeze.selection import BatchNorm, Copy, Region, Strategy, parse_selector
 
 _MOST_LISTED = 5
 
@@ -41,14 +42,20 @@ def matching(globs: Sequence[str], frozen: Sequence[Lifted]) -> list[Lifted]:
     return found
 
 
-def plan_again(draft: Draft, traces: Traces, kept: Collection[Lifted], enabled: Collection[str]) -> Plan:
-    """The plan that holds these variables as they were held before, each by its own strategy."""
+def plan_again(
+    draft: Draft, traces: Traces, kept: Collection[Lifted], enabled: Collection[str], *, inference: bool
+) -> Plan:
+    """The plan that holds these variables as they were held before, each by its own strategy.
+
+    With ``inference``, batch norms whose statistics are among them use those in training mode.
+    """
+    batch_norm = BatchNorm.INFERENCE if inference else BatchNorm.UPDATE
     groups: dict[Options, dict[str, Region]] = {}
     for lifted in kept:
         fact = lifted.fact
         strategy = Strategy.AUTO if fact.strategy is None else Strategy(fact.strategy)
         kind = Copy.SNAPSHOT if fact.copy is None else Copy(fact.copy)
-        options = Options(strategy, kind, fact.strict, allow_empty=True)
+        options = Options(strategy, kind, fact.strict, allow_empty=True, batch_norm=batch_norm, extend=False)
         groups.setdefault(options, {})[lifted.path] = lifted.region
     plans = [plan_model(draft, Task("rewrite", options=o, held=held), traces) for o, held in groups.items()]
     plan = plans[0] if plans else plan_model(draft, Task("rewrite"), traces)
@@ -76,13 +83,27 @@ def turn_on(plan: Plan, enabled: Collection[str]) -> Plan:
 def held_again(draft: Draft, traces: Traces, off: TakenOff, plan: Plan, *, as_before: bool) -> Plan:
     """Completes the plan of ``--add``; ``as_before`` where the call asks for no strategy of its own."""
     plan = turn_on(plan, off.enabled)
-    return extended(plan, plan_again(draft, traces, off.frozen, off.enabled)) if as_before else plan
+    if not as_before:
+        return plan
+    again = plan_again(draft, traces, off.frozen, off.enabled, inference=off.inference)
+    return extended(plan, again)
 
 
 def _joined(plan: Plan, other: Plan) -> Plan:
     touched = {v.path: v for meta in other.meta_graphs for v in meta.variables if v.strategy is not None}
     warnings = tuple(dict.fromkeys((*plan.warnings, *other.warnings)))
-    return replace(_mapped(plan, lambda v: touched.get(v.path, v)), warnings=warnings)
+    joined = _mapped(plan, lambda v: touched.get(v.path, v))
+    metas = (
+        replace(meta, batch_norms=_norms(meta, more))
+        for meta, more in zip(joined.meta_graphs, other.meta_graphs, strict=True)
+    )
+    return replace(joined, meta_graphs=tuple(metas), warnings=warnings)
+
+
+def _norms(meta: MetaGraphPlan, other: MetaGraphPlan) -> tuple[BatchNormRecord, ...]:
+    """Each batch norm as the one of two plans says that freezes its statistics."""
+    held = {n.mean_path: n for n in other.batch_norms if n.choice != BatchNorm.UPDATE}
+    return tuple(held.get(norm.mean_path, norm) for norm in meta.batch_norms)
 
 
 def _mapped(plan: Plan, change: Callable[[VariablePlan], VariablePlan]) -> Plan:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import ADDED, GUARDED, INPUT, RAW, REPLACES, SILENCED, attr_bytes
+from graphfreeze.graph.attrs import ADDED, EDITED, GUARDED, INPUT, RAW, REPLACES, SILENCED, attr_bytes
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.tf1 import fetched_nodes, is_variable_collection
@@ -61,12 +61,13 @@ def undo_graph(meta: MetaGraphDef, handles: Collection[str]) -> tuple[str, ...]:
 
 
 def _let_write(scope: Scope, infos: list[Info]) -> None:
-    """Writes that were silenced run again, as they were."""
+    """Writes that were silenced run again, as they were, and ops that were edited are what they were."""
     prefix = infos[0].prefix if infos else ""
     for node in scope.node_list:
-        if SILENCED not in node.attr:
+        mark = next((m for m in (SILENCED, EDITED) if m in node.attr), None)
+        if mark is None:
             continue
-        was = scope.recalled(node.attr[SILENCED].s)
+        was = scope.recalled(node.attr[mark].s)
         was.name, was.device = node.name, node.device
         was.input[:] = [f"^{prefix}{t[1:]}" if is_control(t) else f"{prefix}{t}" for t in was.input]
         if prefix and "_class" in was.attr:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 
 from graphfreeze.errors import UnsupportedModelError
-from graphfreeze.graph.attrs import ADDED, CHANGED, GUARDED, REPLACES, SILENCED
+from graphfreeze.graph.attrs import ADDED, CHANGED, EDITED, GUARDED, REPLACES, SILENCED
 from graphfreeze.graph.ops import CALLS, FORWARDS
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
@@ -61,15 +61,18 @@ def restore_changed(scope: Scope, ours: Collection[str]) -> None:
 def restore_writes(scope: Scope, *, saved_again: bool) -> None:
     """Takes guards off: a write that was surrounded gets its name back, one that was silenced runs again.
 
+    An op that was edited in place becomes what it was, too.
+
     Where TensorFlow has saved the model again it has dropped the devices of ops that take a variable.
     """
     inner = {n.name: n.attr[GUARDED].s.decode() for n in scope.node_list if GUARDED in n.attr}
     added = {n.name for n in scope.node_list if ADDED in n.attr}
     _keep(scope, [n for n in scope.node_list if n.name not in added & set(inner.values())])
     for node in scope.node_list:
-        if SILENCED in node.attr:
+        if SILENCED in node.attr or EDITED in node.attr:
             controls, device = [text for text in node.input if is_control(text)], node.device
-            node.CopyFrom(scope.recalled(node.attr[SILENCED].s))
+            mark = SILENCED if SILENCED in node.attr else EDITED
+            node.CopyFrom(scope.recalled(node.attr[mark].s))
             node.input[:] = [*scope.data_inputs(node), *controls]
             node.device = "" if saved_again else device
         elif GUARDED in node.attr:
@@ -109,6 +112,14 @@ def remove_added(scope: Scope, ours: Collection[str]) -> None:
         if producer(text) in gone - set(ours):
             raise _still_used(scope, f"Result '{result}'", text)
     _keep(scope, kept)
+    drop_control_outputs(scope, gone)
+
+
+def drop_control_outputs(scope: Scope, gone: Collection[str]) -> None:
+    """Takes nodes off the list of those that a function runs for their effects."""
+    for name in [k for k, v in scope.proto.control_ret.items() if v in gone]:
+        del scope.proto.control_ret[name]
+        scope.proto.signature.control_output.remove(name)
 
 
 def _still_used(scope: Scope, user: str, text: str) -> UnsupportedModelError:

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from graphfreeze.graph.names import original_function_name
 from graphfreeze.graph.refs import attr_of, is_control, producer
 from graphfreeze.graph.scope import Scope
+from graphfreeze.passes.undo_nodes import drop_control_outputs
 from graphfreeze.passes.undo_signature import drop_arguments, remove_entries
 from graphfreeze.savedmodel.protos import MetaGraphDef, NodeDef
 
@@ -59,9 +60,7 @@ def _take_out(scope: Scope, arguments: set[str]) -> None:
     data = [n.SerializeToString() for n in kept]
     del scope.node_list[:]
     scope.node_list.extend(NodeDef.FromString(d) for d in data)
-    for name in [k for k, v in scope.proto.control_ret.items() if v in gone]:
-        del scope.proto.control_ret[name]
-        scope.proto.signature.control_output.remove(name)
+    drop_control_outputs(scope, gone)
 
 
 def _follow_back(scope: Scope, ref: str, gone: set[str], entries: dict[str, set[int]]) -> None:

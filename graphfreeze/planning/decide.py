@@ -13,11 +13,14 @@ from numpy.typing import NDArray
 from graphfreeze.errors import NothingToTrainError, UnsupportedModelError
 from graphfreeze.graph.uses import SOURCE_NOT_FOUND, Trace
 from graphfreeze.graph.variables import Variable, element_bytes, is_float
+from graphfreeze.planning.batch_norm import decide_norms
 from graphfreeze.planning.guards import guard_against
+from graphfreeze.planning.partitions import mod_warnings
 from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, VariablePlan, WriteRecord
+from graphfreeze.planning.records import BatchNormRecord
 from graphfreeze.planning.strategy import Request, decide, hold_by_guards
 from graphfreeze.planning.views import Views
-from graphfreeze.selection import Copy, Region, Resolution, Rule, Strategy, resolve, whole_region
+from graphfreeze.selection import BatchNorm, Copy, Region, Resolution, Rule, Strategy, Verb, resolve, whole_region
 
 ReadValues = Callable[[str], NDArray[np.generic]]
 ADAM_SLOTS = 2
@@ -33,6 +36,9 @@ class Options:
     enable: bool = False
     state: bool = False
     allow_empty: bool = False
+    batch_norm: BatchNorm = BatchNorm.FREEZE_STATS
+    extend: bool = True
+    """Whether statistics of a batch norm may be frozen that no rule freezes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,20 +75,57 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
         return meta_graph_of(source, described), ()
     resolution = resolve_rules(source, rules, options)
     warnings = [*resolution.notes]
-    for variable, frozen, enabled in source.views.touched(resolution):
+    touched = {v.index: (region, enabled) for v, region, enabled in source.views.touched(resolution)}
+    norms, reasons = norms_of(source, labels, resolution, rules, touched, options)
+    for index, (frozen, enabled) in sorted(touched.items()):
         if frozen.is_empty and not enabled:
             continue
-        index = variable.index
+        variable = trace.variables[index]
         refuse_unknown(trace, variable, labels[index])
-        described[index] = hold(source, variable, labels[index], described[index], frozen, enabled, options)
-    planned = meta_graph_of(source, described)
+        held = hold(source, variable, labels[index], described[index], frozen, enabled, options)
+        described[index] = replace(held, reason="; ".join(filter(None, (held.reason, reasons.get(index)))))
+    planned = replace(meta_graph_of(source, described), batch_norms=norms)
     warnings += warnings_of(planned)
+    warnings += mod_warnings(trace, {index: region for index, (region, _) in touched.items()})
     if not options.allow_empty and trainable_elements(described) == 0:
         raise NothingToTrainError(
             "The freeze leaves nothing to train: every trainable element of the model is frozen. Freeze less, or pass "
             "--allow-empty"
         )
     return planned, tuple(warnings)
+
+
+def norms_of(
+    source: Source,
+    labels: Sequence[str],
+    resolution: Resolution,
+    rules: Sequence[Rule],
+    touched: dict[int, tuple[Region, bool]],
+    options: Options,
+) -> tuple[tuple[BatchNormRecord, ...], dict[int, str]]:
+    """The batch norms; statistics that are frozen with them join ``touched``, and get a reason each."""
+    trained = {
+        outcome.variable.id
+        for outcome in resolution.variables
+        if any(rules[number].verb is Verb.TRAIN for number in outcome.rules)
+    }
+    frozen = {index: region for index, (region, _) in touched.items()}
+    decided = list(
+        decide_norms(
+            source.trace,
+            labels,
+            frozen,
+            {i for i in trained if isinstance(i, int)},
+            options.batch_norm,
+            extend=options.extend,
+        )
+    )
+    reasons: dict[int, str] = {}
+    for norm in decided:
+        for index in norm.frozen:
+            touched[index] = (whole_region(source.trace.variables[index].shape or ()), False)
+            reasons[index] = f"batch norm: {norm.record.reason}"
+    return tuple(norm.record for norm in decided), reasons
 
 
 def resolve_rules(source: Source, rules: Sequence[Rule], options: Options) -> Resolution:
@@ -228,6 +271,7 @@ def warnings_of(planned: MetaGraphPlan) -> list[str]:
             f"{_names(live)}: copy 'live' holds against writes in the graph, not against weight decay or averaging by "
             "a Python optimizer. Use copy 'snapshot' for those"
         )
+    found += _inference(planned)
     counted = [planned.label(v) for v in planned.variables if any(w.gradient == SOURCE_NOT_FOUND for w in v.writes)]
     if counted:
         found.append(
@@ -236,6 +280,19 @@ def warnings_of(planned: MetaGraphPlan) -> list[str]:
             "slower. plan -v shows the write"
         )
     return found
+
+
+def _inference(planned: MetaGraphPlan) -> list[str]:
+    changed = [norm for norm in planned.batch_norms if norm.choice == BatchNorm.INFERENCE]
+    if not changed:
+        return []
+    functions = [f for f in dict.fromkeys(p.function for n in changed for p in n.places) if f]
+    where = f" in {_names(functions)}" if functions else ""
+    warning = (
+        f"{_names([n.label for n in changed])}: with --batch-norm inference, training mode{where} uses the stored "
+        "statistics instead of the batch's, so what it gives out differs from the source's, on purpose"
+    )
+    return [warning]
 
 
 def _names(names: Sequence[str]) -> str:

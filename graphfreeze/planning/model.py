@@ -69,7 +69,8 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
     refuse_different(planned)
     if any(m.touched() for m in planned):
         found += _keras_warning(draft)
-    spec = Spec(task.rules, task.options.strategy, task.options.copy, task.phases).to_dict()
+    options = task.options
+    spec = Spec(task.rules, options.strategy, options.copy, options.batch_norm, task.phases).to_dict()
     return Plan(
         command=task.command,
         model=str(draft.model.directory),

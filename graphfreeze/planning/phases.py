@@ -23,6 +23,7 @@ from graphfreeze.planning.decide import (
     describe_variable,
     hold,
     meta_graph_of,
+    norms_of,
     refuse_unknown,
     resolve_rules,
     trainable_elements,
@@ -32,7 +33,7 @@ from graphfreeze.planning.decide import (
     written_by,
 )
 from graphfreeze.planning.plan import Atom, MetaGraphPlan, Storage, VariablePlan
-from graphfreeze.planning.records import PhaseRecord
+from graphfreeze.planning.records import BatchNormRecord, PhaseRecord
 from graphfreeze.savedmodel.protos import MetaGraphDef
 from graphfreeze.selection import Phase, Region, Rule, Strategy, complement, cut, difference, empty_region, whole_region
 
@@ -66,8 +67,11 @@ def plan_phases(meta: MetaGraphDef, ruled: Ruled, options: Options) -> tuple[Met
             continue
         resolution = resolve_rules(seen, rules, options)
         notes += [f"phase '{phase.name}': {note}" for note in resolution.notes]
-        for variable, frozen, enabled in seen.views.touched(resolution):
-            held.setdefault(variable.index, {})[phase.name] = _Held(frozen, enabled)
+        touched = {v.index: (region, enabled) for v, region, enabled in seen.views.touched(resolution)}
+        norms, _ = norms_of(seen, labels, resolution, rules, touched, options)
+        _refuse_inference(norms, phase.name)
+        for index, (frozen, enabled) in touched.items():
+            held.setdefault(index, {})[phase.name] = _Held(frozen, enabled)
     phases = [phase for phase, _ in ruled]
     for variable in trace.variables:
         by_phase = held.get(variable.index, {})
@@ -86,6 +90,15 @@ def plan_phases(meta: MetaGraphDef, ruled: Ruled, options: Options) -> tuple[Met
             "less in it, or pass --allow-empty"
         )
     return replace(planned, phases=records), tuple(dict.fromkeys((*notes, *warnings_of(planned))))
+
+
+def _refuse_inference(norms: Sequence[BatchNormRecord], phase: str) -> None:
+    norm = next((n for n in norms if n.choice == "inference"), None)
+    if norm is not None:
+        raise UsageError(
+            f"Phase '{phase}' would let the batch norm of '{norm.label}' use its stored statistics, and functions of "
+            "all phases share it: --batch-norm inference does not go with phases. Use freeze-stats or update"
+        )
 
 
 def _completed(

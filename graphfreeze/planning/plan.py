@@ -11,7 +11,7 @@ from enum import StrEnum
 from typing import Any
 
 from graphfreeze.errors import InputOutputError, UsageError
-from graphfreeze.planning.records import FreezeRecord, PhaseRecord, Training
+from graphfreeze.planning.records import BatchNormRecord, FreezeRecord, PhaseRecord, Training
 from graphfreeze.selection import Copy, Region, Strategy, region_from_dict, region_to_dict
 
 SCHEMA = 1
@@ -127,6 +127,8 @@ class MetaGraphPlan:
     """Of a rewritten model: what the rewrite noted of itself."""
     phases: tuple[PhaseRecord, ...] = ()
     """The stages of training, in the order of the spec; functions outside of them train what the first one does."""
+    batch_norms: tuple[BatchNormRecord, ...] = ()
+    """Those that the graph trains with, where something is to be frozen."""
 
     def label(self, variable: VariablePlan) -> str:
         """What a variable is called in messages: its name, or its path where names repeat."""
@@ -198,6 +200,7 @@ def _meta_graph_to_dict(meta: MetaGraphPlan) -> dict[str, Any]:
         "freeze": None if meta.freeze is None else meta.freeze.to_dict(),
         "phases": [phase.to_dict() for phase in meta.phases],
         "variables": [_variable_to_dict(v) for v in meta.variables],
+        "batch_norms": [n.to_dict() for n in meta.batch_norms],
     }
 
 
@@ -208,6 +211,7 @@ def _meta_graph_from_dict(data: dict[str, Any]) -> MetaGraphPlan:
         variables=tuple(_variable_from_dict(v) for v in data["variables"]),
         format=data["format"],
         phases=tuple(PhaseRecord.from_dict(p) for p in data.get("phases", ())),
+        batch_norms=tuple(BatchNormRecord.from_dict(n) for n in data["batch_norms"]),
     )
 
 

@@ -1,4 +1,4 @@
-"""What ``inspect`` says of a meta graph beside its variables: whether it trains, and what a rewrite noted in it."""
+"""What is said of a meta graph beside its variables: whether it trains, its batch norms, what a rewrite noted in it."""
 
 from __future__ import annotations
 
@@ -101,3 +101,54 @@ class PhaseRecord:
             tuple(data["variables"]),
             tuple(data["functions"]),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class NormPlace:
+    """One op (or arithmetic) that normalises with the statistics of the batch."""
+
+    function: str
+    node: str
+    op: str
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {"function": self.function, "node": self.node, "op": self.op}
+
+
+@dataclass(frozen=True, slots=True)
+class BatchNormRecord:
+    """What a plan chose for one batch norm, and why; variables by their names, or paths where names repeat."""
+
+    gamma: str | None
+    beta: str | None
+    moving_mean: str
+    moving_variance: str
+    mean_path: str
+    choice: str
+    """``freeze-stats``, ``update`` or ``inference``."""
+    reason: str
+    places: tuple[NormPlace, ...] = ()
+
+    @property
+    def label(self) -> str:
+        """One of its variables, to call it by."""
+        return self.gamma or self.beta or self.moving_mean
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "gamma": self.gamma,
+            "beta": self.beta,
+            "moving_mean": self.moving_mean,
+            "moving_variance": self.moving_variance,
+            "mean_path": self.mean_path,
+            "choice": self.choice,
+            "reason": self.reason,
+            "places": [place.to_dict() for place in self.places],
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> BatchNormRecord:
+        """Reads ``to_dict``'s form back."""
+        return cls(**{**data, "places": tuple(NormPlace(**place) for place in data["places"])})

@@ -12,10 +12,10 @@ from graphfreeze.errors import InputOutputError, UsageError
 from graphfreeze.planning.decide import Options
 from graphfreeze.planning.model import Task
 from graphfreeze.planning.plan import Plan
-from graphfreeze.selection import Copy, Region, Spec, Strategy, make_spec, read_spec
+from graphfreeze.selection import BatchNorm, Copy, Region, Spec, Strategy, make_spec, read_spec
 
 Selectors = str | Sequence[str]
-_Choice = TypeVar("_Choice", Strategy, Copy)
+_Choice = TypeVar("_Choice", Strategy, Copy, BatchNorm)
 
 
 class PlanOptions(TypedDict, total=False):
@@ -27,6 +27,9 @@ class PlanOptions(TypedDict, total=False):
     """``auto``, ``stop``, ``split`` or ``mask``."""
     copy: str | None
     """``snapshot`` or ``live``, for ``mask``."""
+    batch_norm: str | None
+    """``freeze-stats`` (with gamma and beta frozen whole, moving statistics are frozen too), ``update`` (they are not)
+    or ``inference`` (they are, and ops in training mode use them instead of the batch's)."""
     strict: bool
     """Whole variables are read from a copy, so that nothing can move them."""
     enable: bool
@@ -48,6 +51,7 @@ def plan_task(
     spec: str | PathLike[str] | Spec | None = None,
     strategy: str | None = None,
     copy: str | None = None,
+    batch_norm: str | None = None,
     strict: bool = False,
     enable: bool = False,
     state: bool = False,
@@ -66,6 +70,7 @@ def plan_task(
         file=file,
         strategy=_choice(Strategy, "strategy", strategy),
         copy=_choice(Copy, "copy", copy),
+        batch_norm=_choice(BatchNorm, "batch_norm", batch_norm),
         base_dir=Path.cwd(),
     )
     if held and chosen.phases:
@@ -75,7 +80,7 @@ def plan_task(
     return Task(
         command,
         rules=chosen.rules,
-        options=Options(chosen.strategy, chosen.copy, strict, enable, state, allow_empty),
+        options=Options(chosen.strategy, chosen.copy, strict, enable, state, allow_empty, chosen.batch_norm),
         tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
         held=held or {},
         phases=chosen.phases,

@@ -13,6 +13,7 @@ from graphfreeze.report.training import render_training
 if TYPE_CHECKING:
     from graphfreeze.planning.plan import MetaGraphPlan, Plan, VariablePlan
 
+MOST_NORMS = 4
 PARAMETER_KINDS = ("weight", "statistic")
 STYLES = {"stop": "blue", "split": "green", "mask": "magenta"}
 
@@ -44,6 +45,7 @@ def render_plan(plan: Plan, *, width: int | None, verbose: bool = False, quiet: 
         if not quiet:
             table = _variable_lines(plan.command, meta, width, verbose)
             lines += [*table, Text()] if table else []
+            lines += _batch_norms(meta, width, verbose)
             lines += _untouched(meta, width) if plan.command != "inspect" and not verbose else []
         lines += _totals(meta, width)
         lines += _phases(meta, width, verbose) if meta.phases and not quiet else []
@@ -89,6 +91,17 @@ def _untouched(meta: MetaGraphPlan, width: int | None) -> list[Text]:
     stay = "1 variable stays as it is" if len(left) == 1 else f"{len(left):,} variables stay as they are"
     nothing = "" if touched else "Nothing is frozen: "
     return wrapped(f"{nothing}{stay} ({kinds}); -v shows more.", width, style="dim")
+
+
+def _batch_norms(meta: MetaGraphPlan, width: int | None, verbose: bool) -> list[Text]:
+    """What was chosen for each batch norm, and why; of many, how often."""
+    lines: list[Text] = []
+    for norm in meta.batch_norms if verbose or len(meta.batch_norms) <= MOST_NORMS else ():
+        lines += wrapped(printable(f"batch norm '{norm.label}': {norm.choice}, {norm.reason}"), width, hanging=4)
+    if not lines:
+        for choice, count in Counter(norm.choice for norm in meta.batch_norms).items():
+            lines += wrapped(f"batch norms: {count:,} {choice}; -v shows each", width, hanging=4)
+    return lines
 
 
 def _totals(meta: MetaGraphPlan, width: int | None) -> list[Text]:

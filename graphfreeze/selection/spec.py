@@ -6,6 +6,7 @@ A spec file is TOML. Either two lists, where all of ``freeze`` comes before all 
     train = "encoder/norm/*"
     strategy = "auto"        # or stop, split, mask
     copy = "snapshot"        # or live
+    batch_norm = "freeze-stats"  # or update, inference
 
 or rules in an order of their own, each with one verb:
 
@@ -44,6 +45,7 @@ from graphfreeze.selection.syntax import Selector
 
 RULES_KEY = "rule"
 PHASES_KEY = "phase"
+_OPTIONS = ("strategy", "copy", "batch_norm")
 
 
 class Verb(StrEnum):
@@ -67,6 +69,17 @@ class Copy(StrEnum):
 
     SNAPSHOT = "snapshot"
     LIVE = "live"
+
+
+class BatchNorm(StrEnum):
+    """What becomes of the moving statistics of a batch norm whose gamma and beta are frozen whole."""
+
+    FREEZE_STATS = "freeze-stats"
+    """They are frozen too."""
+    UPDATE = "update"
+    """They go on being updated."""
+    INFERENCE = "inference"
+    """They are frozen, and take the place of the batch's statistics in training mode."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +131,7 @@ class Spec:
     rules: tuple[Rule, ...] = ()
     strategy: Strategy = Strategy.AUTO
     copy: Copy = Copy.SNAPSHOT
+    batch_norm: BatchNorm = BatchNorm.FREEZE_STATS
     phases: tuple[Phase, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
@@ -126,6 +140,7 @@ class Spec:
             "rules": [_rule_to_dict(rule) for rule in self.rules],
             "strategy": str(self.strategy),
             "copy": str(self.copy),
+            "batch_norm": str(self.batch_norm),
         }
         return data | ({"phases": [phase.to_dict() for phase in self.phases]} if self.phases else {})
 
@@ -144,6 +159,7 @@ class Spec:
                         tuple(map(_rule_from_dict, rules)),
                         Strategy(strategy),
                         Copy(copy),
+                        BatchNorm(str(rest.get("batch_norm", BatchNorm.FREEZE_STATS))),
                         tuple(map(_phase_from_dict, phases if isinstance(phases, list) else [None])),
                     )
                 except (ValueError, UsageError) as error:
@@ -160,11 +176,12 @@ def read_spec(path: Path) -> Spec:
         SelectorSyntaxError: a selector in it cannot be parsed.
     """
     data = _read_toml(path)
-    _check_keys(data, ("freeze", "train", RULES_KEY, "strategy", "copy", PHASES_KEY), str(path))
+    _check_keys(data, ("freeze", "train", RULES_KEY, *_OPTIONS, PHASES_KEY), str(path))
     return Spec(
         tuple(_file_rules(data, path)),
         _choice(Strategy, data, "strategy", Strategy.AUTO, path),
         _choice(Copy, data, "copy", Copy.SNAPSHOT, path),
+        _choice(BatchNorm, data, "batch_norm", BatchNorm.FREEZE_STATS, path),
         tuple(_file_phases(data, path)),
     )
 
@@ -176,6 +193,7 @@ def make_spec(
     file: Spec | None = None,
     strategy: Strategy | None = None,
     copy: Copy | None = None,
+    batch_norm: BatchNorm | None = None,
     base_dir: Path | None = None,
 ) -> Spec:
     """The spec of a call: the rules of a spec file, then all of ``freeze``, then all of ``train``.
@@ -189,6 +207,7 @@ def make_spec(
         file: What `read_spec` gave; its options hold unless given here.
         strategy: Takes the place of the file's.
         copy: Takes the place of the file's.
+        batch_norm: Takes the place of the file's.
         base_dir: Folder that paths of mask files start from, the working directory by default.
 
     Raises:
@@ -198,7 +217,13 @@ def make_spec(
     folder = base_dir if base_dir is not None else Path()
     rules = [make_rule(Verb.FREEZE, text, folder) for text in freeze]
     rules += [make_rule(Verb.TRAIN, text, folder) for text in train]
-    return Spec((*before.rules, *rules), strategy or before.strategy, copy or before.copy, before.phases)
+    return Spec(
+        (*before.rules, *rules),
+        strategy or before.strategy,
+        copy or before.copy,
+        batch_norm or before.batch_norm,
+        before.phases,
+    )
 
 
 def make_rule(verb: Verb, text: str, base_dir: Path, origin: str = "") -> Rule:
@@ -250,7 +275,7 @@ def _file_rules(data: Mapping[str, object], path: Path) -> Iterable[Rule]:
 
 
 def _table_rules(table: Mapping[str, object], path: Path, where: str) -> Iterable[Rule]:
-    misplaced = next((key for key in ("strategy", "copy") if key in table), None)
+    misplaced = next((key for key in _OPTIONS if key in table), None)
     if misplaced is not None:
         raise UsageError(f"{where}: '{misplaced}' holds for the whole file: write it above the first [[rule]].")
     _check_keys(table, tuple(Verb), where)
@@ -317,7 +342,7 @@ def _check_keys(table: Mapping[str, object], known: Sequence[str], where: str) -
             raise UsageError(f"{where}: unknown key '{key}'.{advice} Known keys: {', '.join(known)}.")
 
 
-_Choice = TypeVar("_Choice", Strategy, Copy)
+_Choice = TypeVar("_Choice", Strategy, Copy, BatchNorm)
 
 
 def _choice(kind: type[_Choice], data: Mapping[str, object], key: str, default: _Choice, path: Path) -> _Choice:

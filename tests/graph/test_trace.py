@@ -45,6 +45,8 @@ READS = {
     "custom_gradient": {"kernel": 1, "bias": {FULL: 2, SHAPE: 1}},
     # `project` reads the scale twice to divide it by its norm, and once to return it.
     "statistics": {"kernel": 3, "scale": 6, "moving_mean": 3, "average": 2, "steps": {}},
+    # Each step reads what it normalises with once, and what it moves.
+    "norm_steps": {**dict.fromkeys(("kernel", "gamma", "beta", "mean", "variance", "head"), 3), "low": 2, "high": 2},
     # The first kernel also in the penalty.
     "keras_lists": {
         "offset": 1,
@@ -84,6 +86,12 @@ READS = {
 READS["keras_gru"]["variables/5"] = 1
 
 WRITES = {
+    "norm_steps": {
+        **dict.fromkeys(("kernel", "gamma", "beta", "head", "mean"), ["AssignSubVariableOp"] * 2),
+        "variance": ["AssignVariableOp"] * 2,
+        "low": ["AssignSubVariableOp"],
+        "high": ["AssignVariableOp"],
+    },
     "statistics": {
         "scale": ["AssignVariableOp"],
         "moving_mean": ["AssignSubVariableOp"],

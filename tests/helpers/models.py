@@ -201,6 +201,9 @@ FIXTURES: dict[str, FixtureModel] = {
     ),
     "keras_lists": FixtureModel((Call("__call__", _X4),)),
     "slots": FixtureModel((Call("__call__", _X4),)),
+    "norm_steps": FixtureModel(
+        (Call("__call__", _X4),), (Call("quantize", _X4),), steps=("train_fused", "train_plain")
+    ),
     "train_keras": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),
     "train_tf_keras": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),
     "train_loop": FixtureModel((Call("__call__", _ids(8, 3, below=12)),), steps=("train",)),

@@ -67,7 +67,7 @@ def test_who_waited_for_the_write_waits_for_its_guard():
     assert restore.op == "ResourceStridedSliceAssign"
     assert ADDED in restore.attr
     assert f"^{inner.name}" in restore.input
-    (old,) = [t for t in inner.input if t.startswith("^") and ADDED in nodes[t[1:]].attr]
+    (old,) = [t for t in inner.input if t.startswith(f"^{name}/graphfreeze/")]
     assert nodes[old[1:]].op == "ResourceGather"
     # What is put back is read after everything that the write itself waits for.
     waited = {t for t in inner.input if t.startswith("^")} - {old}

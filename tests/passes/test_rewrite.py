@@ -6,6 +6,8 @@ from collections import Counter
 import pytest
 
 from graphfreeze.graph.attrs import ADDED
+from graphfreeze.graph.ops import READS
+from graphfreeze.graph.refs import producer
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.savedmodel import match_nodes, open_draft
 from tests.conftest import MODELS, OBJECT_MODELS
@@ -243,3 +245,32 @@ def test_unnamed_and_private_variables_give_legal_names():
     names = [n.name for n in done.new.graph_def.node if "/graphfreeze/" in n.name]
     assert names == ["first/graphfreeze/trainable", "second/graphfreeze/frozen"]
     assert broken(done) == []
+
+
+@pytest.mark.parametrize("strategy", ["auto", "mask"])
+@pytest.mark.parametrize("name", OBJECT_MODELS)
+def test_callers_wait_for_every_read(name, strategy):
+    """What is left of a function once it is inlined are its control outputs: a caller's write waits for these."""
+    frozen = "**" if name == "scalars" else "**[:1]"
+    done = rewritten(name, frozen, strategy=strategy, strict=strategy == "auto", allow_empty=True)
+    waited = 0
+    for function in done.new.graph_def.library.function:
+        assert {*function.control_ret} == {*function.signature.control_output}
+        if not function.control_ret:
+            continue  # TensorFlow takes its ops for stateless, as it did in the source: nothing ever waited for them
+        added = {n.name for n in function.node_def if ADDED in n.attr and n.op in READS}
+        assert added <= _before(function, function.control_ret.values()), function.signature.name
+        waited += len(added)
+    assert waited
+
+
+def _before(function, names):
+    """These nodes and all that run before them."""
+    inputs = {n.name: [producer(text) for text in n.input] for n in function.node_def}
+    found, pending = set(), [*names]
+    while pending:
+        name = pending.pop()
+        if name in inputs and name not in found:
+            found.add(name)
+            pending += inputs[name]
+    return found

@@ -103,9 +103,12 @@ def test_damaged_stored_form(data, problem):
         ('freeze = "a"\nfreeze = "b"', ": not valid TOML: Cannot overwrite a value (at line 2, the end of the file)"),
         (
             'frezze = ["a"]',
-            ": unknown key 'frezze'. Did you mean 'freeze'? Known keys: freeze, train, rule, strategy, copy, phase.",
+            (
+                ": unknown key 'frezze'. Did you mean 'freeze'? Known keys: freeze, train, rule, strategy, copy, "
+                "batch_norm, phase."
+            ),
         ),
-        ("x = 1", ": unknown key 'x'. Known keys: freeze, train, rule, strategy, copy, phase."),
+        ("x = 1", ": unknown key 'x'. Known keys: freeze, train, rule, strategy, copy, batch_norm, phase."),
         ("freeze = 3", ": freeze: expected a selector or a list of selectors, found an integer."),
         ("train = {a = 1}", ": train: expected a selector or a list of selectors, found a table."),
         ('freeze = ["a", true]', ": freeze, entry 2: expected a selector, found a boolean."),

@@ -134,7 +134,7 @@ def frozen_difference(rounds: Rounds, evidence: Evidence) -> str:
         given = iter(gradients)
         for holding in evidence.holdings:
             base, stored = next(given), [next(given) for _ in holding.stored]
-            for words in _of_frozen(holding, base, stored):
+            for words in () if holding.by_guards else _of_frozen(holding, base, stored):
                 return f"'{holding.name}': {words}"
     return ""
 
@@ -171,6 +171,10 @@ def _of_other(found: Gradient | None, wanted: Gradient | None, *, exact: bool) -
 def _of_holding(
     holding: Holding, wanted: Gradient | None, base: Gradient | None, stored: Sequence[Gradient | None], *, exact: bool
 ) -> Iterator[str]:
+    if holding.by_guards:
+        words = _of_other(base, wanted, exact=exact)
+        yield from [words] if words else []
+        return
     yield from _of_frozen(holding, base, stored)
     if holding.base_trains:
         yield from _of_part(holding.trainable, wanted, base, stored_small=False, exact=exact)
