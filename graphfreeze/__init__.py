@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from graphfreeze.version import __version__ as __version__
 
 if TYPE_CHECKING:
-    from graphfreeze.api import checkpoint, diff, finalize, freeze, inspect, plan, rewrite, verify
+    from graphfreeze.api import checkpoint, diff, finalize, freeze, inspect, phases, plan, rewrite, verify
     from graphfreeze.checkpoints.convert import Converted
     from graphfreeze.comparison.difference import Difference
     from graphfreeze.errors import (
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         VerificationError,
     )
     from graphfreeze.passes.finalize import Finalized
+    from graphfreeze.passes.phase_view import Phases
     from graphfreeze.planning.plan import Plan
     from graphfreeze.runtime.copy_back import CopiedBack, finalize_into
     from graphfreeze.runtime.loaded import trainable_variables, value
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
 
 
 _HOMES = {
-    "graphfreeze.api": ("checkpoint", "diff", "finalize", "freeze", "inspect", "plan", "rewrite", "verify"),
+    "graphfreeze.api": ("checkpoint", "diff", "finalize", "freeze", "inspect", "phases", "plan", "rewrite", "verify"),
     "graphfreeze.checkpoints.convert": ("Converted",),
     "graphfreeze.comparison.difference": ("Difference",),
     "graphfreeze.errors": (
@@ -52,6 +53,7 @@ _HOMES = {
         "VerificationError",
     ),
     "graphfreeze.passes.finalize": ("Finalized",),
+    "graphfreeze.passes.phase_view": ("Phases",),
     "graphfreeze.planning.plan": ("Plan",),
     "graphfreeze.runtime.copy_back": ("CopiedBack", "finalize_into"),
     "graphfreeze.runtime.loaded": ("trainable_variables", "value"),
@@ -73,6 +75,7 @@ __all__ = [
     "InternalError",
     "NoMatchError",
     "NothingToTrainError",
+    "Phases",
     "Plan",
     "SelectorSyntaxError",
     "Steps",
@@ -87,6 +90,7 @@ __all__ = [
     "finalize_into",
     "freeze",
     "inspect",
+    "phases",
     "plan",
     "rewrite",
     "train",

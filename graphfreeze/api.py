@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from graphfreeze.checkpoints import Converted, Direction, Frozen
     from graphfreeze.comparison import Difference
     from graphfreeze.passes.finalize import Finalized, TakenOff
+    from graphfreeze.passes.phase_view import Phases
     from graphfreeze.runtime.verifying.results import Verified
 
 PathIn = str | PathLike[str]
@@ -172,6 +173,11 @@ def finalize(
     lifted = matching(globs, off.frozen) if globs else list(off.frozen)
     kept = [v for v in off.frozen if v not in lifted]
     warnings = off.warnings
+    if kept and off.phases:
+        raise UsageError(
+            f"'{model}' has phases, and a freeze with phases is lifted as a whole: leave --unfreeze out, or rewrite "
+            "the model again with another spec"
+        )
     if kept:
         traces = trace_model(draft)
         again = plan_again(draft, traces, kept, off.enabled, inference=off.inference)
@@ -180,6 +186,19 @@ def finalize(
     warnings += draft.keep_linked(weights)
     draft.write(Path(out), weights=weights, overwrite=overwrite, progress=progress)
     return Finalized(tuple(v.name for v in lifted), warnings, str(out))
+
+
+def phases(model: PathIn) -> Phases:
+    """The phases of a rewritten model: what each trains, what an optimizer needs for it, and its functions.
+
+    Raises:
+        UsageError: the model has no phases.
+        UnsupportedModelError: a newer version rewrote the model, or its marks are damaged.
+        InputOutputError: no SavedModel is there, or it is damaged.
+    """
+    from graphfreeze.passes.phase_view import read_phases
+
+    return read_phases(open_draft(Path(model)))
 
 
 def verify(
@@ -399,6 +418,11 @@ def _plan(
     add: bool,
     options: PlanOptions,
 ) -> Plan:
+    if add and off is not None and off.phases:
+        raise UsageError(
+            "The model has phases, and --add extends a freeze without phases. Leave --add out and give a spec of all "
+            "that is to be held; it replaces the phases"
+        )
     held = off.held if add and off is not None else {}
     if add and off is not None and off.inference and options.get("batch_norm") is None:
         options = {**options, "batch_norm": "inference"}

@@ -107,7 +107,7 @@ def call(*arguments):
 
 def test_the_command_line_starts_nothing(tmp_path):
     script = """
-model, folder = sys.argv[1:3]
+model, folder, spec = sys.argv[1:4]
 codes = [
     call("inspect", model)[0],
     call("plan", model, "--freeze", "emb/**")[0],
@@ -117,12 +117,17 @@ codes = [
     call("diff", model, folder + "/out")[0],
     call("checkpoint", model + "/variables/variables", "--into", folder + "/out", "-o", folder + "/ckpt")[0],
     call("rewrite", model, folder + "/none", "--freeze", "nothing_of_that_name")[0],
+    call("rewrite", model, folder + "/phased", "--spec", spec)[0],
+    call("phases", folder + "/phased")[0],
+    call("finalize", folder + "/phased", folder + "/unphased")[0],
 ]
 report(codes=codes)
 """
-    found = run(CLI + script, MODELS / "embedding", tmp_path)
+    spec = tmp_path / "spec.toml"
+    spec.write_text('[[phase]]\nname = "a"\nfreeze = "emb/**"\n[[phase]]\nname = "b"\ntrain = "emb/embeddings[:5]"\n')
+    found = run(CLI + script, MODELS / "embedding", tmp_path, spec)
     assert_nothing_heavy(found)
-    assert found["codes"] == [0, 0, 0, 0, 0, 10, 0, 3]
+    assert found["codes"] == [0, 0, 0, 0, 0, 10, 0, 3, 0, 0, 0]
 
 
 def test_help_loads_nothing_heavy():

@@ -31,7 +31,7 @@ def test_every_error_is_public():
     assert classes <= set(graphfreeze.__all__)
 
 
-COMMANDS = ("inspect", "plan", "rewrite", "finalize", "freeze", "diff", "checkpoint", "verify", "train_step")
+COMMANDS = ("inspect", "plan", "rewrite", "phases", "finalize", "freeze", "diff", "checkpoint", "verify", "train_step")
 POSITIONAL = {"diff": ["a", "b"], "checkpoint": ["prefix", "out"], "verify": ["source", "rewritten"]}
 
 
@@ -42,7 +42,9 @@ def test_options_are_keyword_only_and_everything_is_annotated(name):
     assert [p.name for p in positional] == POSITIONAL.get(name, ["model", "out"][: len(positional)])
     # Their home imports them for type checkers only.
     late = {"Direction": checkpoints.Direction, "Frozen": checkpoints.Frozen}
-    late |= {kind: getattr(graphfreeze, kind) for kind in ("Converted", "Difference", "Finalized", "Verified")}
+    late |= {
+        kind: getattr(graphfreeze, kind) for kind in ("Converted", "Difference", "Finalized", "Phases", "Verified")
+    }
     hints = typing.get_type_hints(getattr(graphfreeze, name), localns=late, include_extras=True)
     assert set(hints) >= {*signature.parameters, "return"}
 

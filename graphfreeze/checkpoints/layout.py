@@ -137,6 +137,14 @@ def _variables(
         if variable.index in marks.ours or node is None or node not in moved:
             continue
         held = frozen.get(variable.index)
+        if held is not None and held.fact.phases:
+            held = None  # some phase trains all of it, so it is stored as before
+        if held is not None and held.fact.varies:
+            raise UnsupportedModelError(
+                f"Phases train different elements of '{held.fact.name}', in several variables, and checkpoints with "
+                "slots of optimizers are not converted to such parts. Restore the checkpoint in a loaded original, "
+                "save that as a SavedModel and rewrite it"
+            )
         if held is not None:
             yield _frozen(trace, variable, held, moved[node], paths.get(moved[node], variable.path))
         elif trace.kind(variable) == "weight":

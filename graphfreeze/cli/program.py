@@ -13,7 +13,7 @@ from typing import Annotated, Any, TypeAlias
 import typer
 from typer.core import TyperCommand, TyperGroup
 
-from graphfreeze.cli import checkpoint, diff, finalize, inspect, plan, rewrite, train, train_step, verify
+from graphfreeze.cli import checkpoint, diff, finalize, inspect, phases, plan, rewrite, train, train_step, verify
 from graphfreeze.cli.failures import PROGRAM, exit_codes
 
 HELP = """Freeze = hold variables at their values in training, NOT make them constants.
@@ -72,6 +72,7 @@ COMMANDS: tuple[Row, ...] = (
     ("train", train.command),
     ("train-step", train_step.command),
     ("verify", verify.command),
+    ("phases", phases.command),
     ("finalize", finalize.command),
     ("diff", diff.command),
     ("checkpoint", checkpoint.command),

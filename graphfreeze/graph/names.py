@@ -26,6 +26,10 @@ class FreshNames:
         self._taken.add(name)
         return name
 
+    def take(self, name: str) -> None:
+        """A name that is in use from now on."""
+        self._taken.add(name)
+
 
 def legal_name(name: str) -> str:
     """The nearest name that a node may have (and a variable, which becomes one when it is saved).

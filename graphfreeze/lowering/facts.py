@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import reduce
 from math import prod
 from typing import Any
 
@@ -19,14 +20,19 @@ from numpy.typing import NDArray
 from graphfreeze.errors import UnsupportedModelError
 from graphfreeze.lowering.geometry import row_set
 from graphfreeze.lowering.merge import Merge, Overlay
+from graphfreeze.planning.plan import Storage
 from graphfreeze.selection import (
     Region,
     Span,
+    complement,
+    empty_region,
     mask_region,
     points_region,
     region_from_dict,
     region_to_dict,
     rows_region,
+    union,
+    whole_region,
 )
 
 FORMAT = 1
@@ -46,6 +52,8 @@ class Held:
     role: str | None
     trainable: bool
     name: str | None
+    phases: tuple[str, ...] = ()
+    """The phases that train it, where some do and others do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +74,29 @@ class Fact:
     held: tuple[Held, ...]
     masks: dict[str, str]
     """Role -> name of the variables that hold geometry."""
+    phases: tuple[str, ...] = ()
+    """The phases that train the variable whole, where the others hold all of it."""
+
+    @property
+    def varies(self) -> bool:
+        """Whether some phases train what others hold."""
+        return bool(self.phases) or any(h.phases for h in self.held)
+
+    def trains(self, held: Held, phase: str | None) -> bool:
+        """Whether a phase trains a region of the variable; without phases, whether anything does."""
+        return held.trainable and (not held.phases or phase in held.phases)
+
+    def frozen(self, phase: str | None = None) -> Region:
+        """The frozen elements in a phase; without one, those that no phase trains."""
+        whole = whole_region(self.shape)
+        if self.phases:
+            return empty_region(self.shape) if phase is None or phase in self.phases else whole
+        if not self.held:
+            return whole
+        if any(h.trainable for h in self.held):
+            trained = (h.region for h in self.held if h.trainable and (phase is None or self.trains(h, phase)))
+            return complement(reduce(union, trained, empty_region(self.shape)))
+        return self.held[0].region
 
 
 def fact(merge: Merge, *, beside_constants: bool = True) -> str:
@@ -79,7 +110,8 @@ def fact(merge: Merge, *, beside_constants: bool = True) -> str:
         if elsewhere and len(json.dumps(region)) > _INLINE:
             region = _reference(overlay)
         name = next((v.name for v in merge.variables if v.role == overlay.role), None)
-        held.append({"region": region, "role": overlay.role, "trainable": overlay.trainable, "name": name})
+        told = {"region": region, "role": overlay.role, "trainable": overlay.is_part, "name": name}
+        held.append(told | ({"phases": overlay.phases} if overlay.phases else {}))
     data = {
         "format": FORMAT,
         "name": plan.name,
@@ -95,6 +127,8 @@ def fact(merge: Merge, *, beside_constants: bool = True) -> str:
         "held": held,
         "masks": {v.role: v.name for v in merge.variables if v.role.startswith("mask:")},
     }
+    whole = next((a.phases for a in plan.atoms if a.phases and a.storage is Storage.BASE), ())
+    data |= {"phases": whole} if whole else {}
     return json.dumps(data, sort_keys=True, separators=(",", ":"))
 
 
@@ -117,11 +151,17 @@ def read_fact(text: str | dict[str, Any], geometry: Geometry) -> Fact:
     check_format(data.get("format"))
     shape = tuple(data["shape"])
     held = tuple(
-        Held(_region(h["region"], shape, data["name"], geometry), h["role"], h["trainable"], h["name"])
+        Held(
+            _region(h["region"], shape, data["name"], geometry),
+            h["role"],
+            h["trainable"],
+            h["name"],
+            tuple(h.get("phases", ())),
+        )
         for h in data["held"]
     )
     names = ("name", "path", "key", "dtype", "trainable", "strategy", "copy", "strict", "enabled", "masks")
-    return Fact(shape=shape, held=held, **{n: data[n] for n in names})
+    return Fact(shape=shape, held=held, phases=tuple(data.get("phases", ())), **{n: data[n] for n in names})
 
 
 def check_format(found: object) -> None:

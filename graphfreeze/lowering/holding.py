@@ -51,6 +51,13 @@ class Holding:
     stored: tuple[StoredRegion, ...]
     by_guards: bool = False
     """Whether guards alone hold it, as no optimizer is given it: reads of it, and gradients, are the plain model's."""
+    always: Region | None = None
+    """Elements that no phase trains, where some of ``frozen`` train in another phase."""
+
+    @property
+    def unmoved(self) -> Region:
+        """Elements that are what they were, whatever phases trained."""
+        return self.frozen if self.always is None else self.always
 
     @property
     def trainable(self) -> Region:
@@ -134,5 +141,7 @@ class Evidence:
     """Digests of what was rewritten."""
     words: tuple[str, ...]
     """Strings that the model's own tables and text files hold."""
+    phase: str = ""
+    """The phase whose functions ``callables`` are; empty for functions outside of phases."""
     examples: dict[str, Features] = field(default_factory=dict)
     """By input tensor of a signature, in the main graph: the features of the ``tf.Example`` protos that it holds."""

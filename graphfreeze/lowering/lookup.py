@@ -207,6 +207,8 @@ def _merge_scattered(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: 
     packed = PackedRows(emit, emit.gather(bits, selected.local, bits_dtype, rows_of.id_dtype), row)
     flags = packed.flags()
     current = emit.reshape(rows, rows_of.dtype, [-1, row])
+    if overlay.trainable:
+        return rows_of.flat(_scatter_part(rows_of, overlay, selected, packed, flags, current))
     if overlay.role is None:
         values = emit.stop_gradient(current, rows_of.dtype)
     else:
@@ -214,17 +216,36 @@ def _merge_scattered(rows_of: _Rows, overlay: Overlay, found: RowSet, selected: 
     return rows_of.flat(emit.select(flags, values, current, rows_of.dtype))
 
 
+def _scatter_part(
+    rows_of: _Rows, overlay: Overlay, selected: _Selected, packed: PackedRows, flags: str, current: str
+) -> str:
+    """Scattered elements that train: only they are gathered, so that no other is in the sparse gradient."""
+    emit, context, dtype = rows_of.emit, rows_of.context, rows_of.context.merge.dtype
+    assert overlay.role is not None
+    place, place_dtype = _scattered_places(rows_of, overlay, selected, packed)
+    positions = emit.where(flags)
+    chosen = emit.gather_nd(place, positions, place_dtype, INT64)
+    values = rows_of.cast(emit.resource_gather(context.handles[overlay.role], chosen, dtype, place_dtype))
+    return emit.scatter_update(current, positions, values, rows_of.dtype, INT64)
+
+
 def _scattered_values(rows_of: _Rows, overlay: Overlay, selected: _Selected, packed: PackedRows) -> str:
     """The copy is a vector in C order: a row's values start at ``starts`` and follow its set flags."""
     emit, context, dtype = rows_of.emit, rows_of.context, rows_of.context.merge.dtype
     assert overlay.role is not None
     assert not overlay.trainable, "rows clamped to the last value would be in the gradient of a part"
-    starts, starts_dtype = context.geometry(f"{overlay.prefix}/starts")
-    first = emit.expand_dims(emit.gather(starts, selected.local, starts_dtype, rows_of.id_dtype), starts_dtype, 1)
-    within = packed.ranks()
-    within = within if starts_dtype == INT32 else emit.cast(within, INT32, starts_dtype)
-    place = emit.binary("AddV2", first, within, starts_dtype)
+    place, starts_dtype = _scattered_places(rows_of, overlay, selected, packed)
     last = emit.const(np.asarray(overlay.region.count - 1, NUMPY_INTS[starts_dtype]))
     place = emit.binary("Minimum", place, last, starts_dtype)
     values = rows_of.cast(emit.resource_gather(context.handles[overlay.role], place, dtype, starts_dtype))
     return emit.stop_gradient(values, rows_of.dtype)
+
+
+def _scattered_places(rows_of: _Rows, overlay: Overlay, selected: _Selected, packed: PackedRows) -> tuple[str, int]:
+    """For each element of the rows its place in the storage, right where it is held, and their dtype."""
+    emit, context = rows_of.emit, rows_of.context
+    starts, starts_dtype = context.geometry(f"{overlay.prefix}/starts")
+    first = emit.expand_dims(emit.gather(starts, selected.local, starts_dtype, rows_of.id_dtype), starts_dtype, 1)
+    within = packed.ranks()
+    within = within if starts_dtype == INT32 else emit.cast(within, INT32, starts_dtype)
+    return emit.binary("AddV2", first, within, starts_dtype), starts_dtype

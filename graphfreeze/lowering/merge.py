@@ -10,8 +10,9 @@ Every strategy is the same picture. The base is the original variable; each over
 | ``mask`` snapshot| trains              | the frozen region, from the copy, behind StopGradient |
 | ``mask`` live    | trains              | the frozen region, from the base, behind StopGradient |
 
-A phase later adds overlays, not code. Geometry (indices, row maps, packed masks) is a Const below 64 KiB and a variable
-``NAME/graphfreeze/mask`` above, so that the .pb never grows with the weights.
+Where phases train different elements, ``split`` has an overlay for each part, and in the functions of one phase the
+parts that it holds are behind StopGradient. Geometry (indices, row maps, packed masks) is a Const below 64 KiB and a
+variable ``NAME/graphfreeze/mask`` above, so that the .pb never grows with the weights.
 """
 
 from __future__ import annotations
@@ -54,8 +55,16 @@ class Overlay:
     region: Region
     role: str | None
     trainable: bool
+    """Whether a gradient reaches it, in the functions that the merge is made for."""
     prefix: str
     """Prefix of its geometry."""
+    phases: tuple[str, ...] = ()
+    """The phases that train it, where some do and others do not."""
+
+    @property
+    def is_part(self) -> bool:
+        """Whether its storage is a variable that trains, now or in another phase."""
+        return self.role is not None and self.role.startswith("part:")
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,8 +83,12 @@ class Merge:
 
     @property
     def merges_reads(self) -> bool:
-        """Whether reads see something else than the variable. A statistic or state is held by guards alone."""
-        return self.plan.kind == "weight" or self.plan.enabled
+        """Whether reads see something else than the variable. A statistic or state is held by guards alone.
+
+        So is a variable that some phase trains whole, in a TF1 graph, which serves all phases.
+        """
+        free = self.plan.strategy is Strategy.STOP and self.base_trains
+        return (self.plan.kind == "weight" or self.plan.enabled) and not free
 
     @property
     def held(self) -> Overlay:
@@ -126,9 +139,9 @@ def build_merge(plan: VariablePlan, paths: frozenset[Access]) -> Merge:
     assert plan.shape is not None or plan.strategy is Strategy.STOP
     shape = plan.shape or ()
     overlays = _overlays(plan)
-    base_trains = plan.strategy is Strategy.MASK
+    base_trains = plan.strategy is Strategy.MASK or _trains_whole(plan)
     live = None
-    if base_trains:
+    if base_trains and overlays:
         covered = empty_region(shape)
         for overlay in overlays:
             covered = union(covered, overlay.region)
@@ -155,6 +168,11 @@ def build_merge(plan: VariablePlan, paths: frozenset[Access]) -> Merge:
     )
 
 
+def _trains_whole(plan: VariablePlan) -> bool:
+    """Whether some phase trains the whole of a variable that others hold."""
+    return plan.strategy is Strategy.STOP and any(a.trainable for a in plan.atoms)
+
+
 def _row_map(rows: NDArray[np.int64], size: int) -> NDArray[np.generic]:
     table = np.full(size, -1, np.int32)
     table[rows] = np.arange(len(rows), dtype=np.int32)
@@ -166,7 +184,7 @@ def _overlays(plan: VariablePlan) -> tuple[Overlay, ...]:
     for n, atom in enumerate(plan.atoms):
         match atom.storage:
             case Storage.PART:
-                found.append(Overlay(atom.region, f"part:{n}", True, f"part{n}"))
+                found.append(Overlay(atom.region, f"part:{n}", atom.trainable, f"part{n}", atom.phases))
             case Storage.COPY:
                 found.append(Overlay(atom.region, f"copy:{n}", False, f"copy{n}"))
             case Storage.BASE if plan.copy is Copy.LIVE and not atom.trainable:
@@ -182,7 +200,7 @@ def _storages(plan: VariablePlan) -> tuple[NewVariable, ...]:
             name=atom.name or "",
             dtype=plan.dtype,
             shape=atom.region.storage_shape,
-            trainable=atom.trainable,
+            trainable=atom.storage is Storage.PART,
             region=atom.region,
         )
         for n, atom in enumerate(plan.atoms)

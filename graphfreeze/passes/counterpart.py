@@ -104,12 +104,12 @@ def _effective(draft: Draft, holding: Holding) -> Array | None:
 
 
 def _moved(holding: Holding, value: Array, before: Array) -> list[Problem]:
-    one, other = holding.frozen.take(value), holding.frozen.take(before)
+    one, other = holding.unmoved.take(value), holding.unmoved.take(before)
     count = int(differing(one, other).sum())
     if not count:
         return []
     change = largest_change(one, other, np.ones(one.shape, np.bool_))
-    words = f"{count:,} of {holding.frozen.count:,} frozen elements are not the source's, by up to {change:.3g}"
+    words = f"{count:,} of {holding.unmoved.count:,} frozen elements are not the source's, by up to {change:.3g}"
     return [Problem("frozen values", holding.name, words)]
 
 

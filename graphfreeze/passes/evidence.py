@@ -9,28 +9,27 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
 
 from graphfreeze.errors import UnsupportedModelError, VerificationError
-from graphfreeze.graph.entries import entries, reached_bodies, uses_by_variable, written_variables
+from graphfreeze.graph.entries import Entry, entries, reached_bodies, uses_by_variable, written_variables
 from graphfreeze.graph.examples import Examples, Features
 from graphfreeze.graph.ranges import integer_bounds
 from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.graph.uses import Trace
 from graphfreeze.graph.variables import Variable, is_float
-from graphfreeze.lowering.facts import Fact, read_fact
+from graphfreeze.lowering.facts import Fact
 from graphfreeze.lowering.holding import SLOT, Callable, Evidence, Holding, Other, Problem, StoredRegion
 from graphfreeze.passes.batch_norm import functions_with_stored
 from graphfreeze.passes.found import Frozen, Marks
+from graphfreeze.passes.info import INFO
 from graphfreeze.passes.inside import still_slots
-from graphfreeze.passes.marks import read_marks
+from graphfreeze.passes.marks import as_told, read_marks
+from graphfreeze.passes.phases import PHASES
+from graphfreeze.passes.undo_phases import phase_names
 from graphfreeze.passes.unmasked import Traced, unmasked_gradients
 from graphfreeze.passes.variables import CHILD
-from graphfreeze.savedmodel import DT_STRING, Draft, NodePath, children, node_paths, slot_variables, variable_keys
+from graphfreeze.passes.words import words_of
+from graphfreeze.savedmodel import Draft, NodePath, children, node_paths, slot_variables, variable_keys
 from graphfreeze.savedmodel.protos import Message, MetaGraphDef
 from graphfreeze.selection import Strategy
 
@@ -38,12 +37,14 @@ _LISTS = ("trainable_variables", "variables", "non_trainable_variables")
 UNKNOWN = "variables"
 """The check that finds every frozen variable in the source."""
 INFERENCE = "not compared: with --batch-norm inference it uses the stored statistics, the source those of the batch"
-_MOST_WORDS = 1000
-_LARGEST_TEXT = 1 << 20
 
 
-def gather_evidence(rewritten: Draft, meta: MetaGraphDef, plain: Draft, plain_meta: MetaGraphDef) -> Evidence:
+def gather_evidence(
+    rewritten: Draft, meta: MetaGraphDef, plain: Draft, plain_meta: MetaGraphDef, phase: str = ""
+) -> Evidence:
     """What must hold of ``meta``, which ``rewritten`` holds, beside the plain meta graph that it is compared with.
+
+    With ``phase``, of the functions of that phase.
 
     Raises:
         UnsupportedModelError: it is a TF1 graph, or the marks of the freeze are damaged or those of a newer version.
@@ -58,7 +59,7 @@ def gather_evidence(rewritten: Draft, meta: MetaGraphDef, plain: Draft, plain_me
         )
     held = _Side(rewritten, meta, trace)
     source = _Side(plain, plain_meta, trace_meta_graph(plain, plain_meta))
-    return _Gatherer(held, source, read_marks(rewritten, meta, trace)).gather()
+    return _Gatherer(held, source, read_marks(rewritten, meta, trace), phase).gather()
 
 
 class _Side:
@@ -96,8 +97,10 @@ class _Told:
 
 
 class _Gatherer:
-    def __init__(self, held: _Side, source: _Side, marks: Marks) -> None:
-        self.held, self.source, self.marks = held, source, marks
+    def __init__(self, held: _Side, source: _Side, marks: Marks, phase: str) -> None:
+        self.held, self.source, self.marks, self.phase = held, source, marks, phase
+        self.trained_in: str | None = phase or next(iter(phase_names(marks)), None)
+        """By the choice of which phase functions train; those outside of phases go by the first."""
         self.told: dict[int, _Told] = {}
         """By the variable's number in the plain model."""
         self.problems: list[Problem] = []
@@ -108,7 +111,7 @@ class _Gatherer:
             if like is None:
                 self.problems.append(Problem(UNKNOWN, variable.name, "is frozen, but the source has none like it"))
                 continue
-            fact = _as_told(held.draft, held.trace, frozen)
+            fact = as_told(held.draft, held.trace, frozen)
             if fact.held != frozen.fact.held or fact.strategy != frozen.fact.strategy:
                 self.problems.append(
                     Problem("geometry", variable.name, "a merge freezes other elements than the model's 'info' says")
@@ -119,15 +122,19 @@ class _Gatherer:
         self.enabled |= {v for v, t in self.told.items() if t.fact.enabled}
 
     def gather(self) -> Evidence:
-        trains = self._trains()
-        self._check_flags(trains)
-        self._check_info(trains)
-        self._check_lists(trains)
-        self._check_keys()
-        self._check_norms()
+        trains = self._trains(self.trained_in)
+        if self.phase:
+            self._check_phase(trains)
+        else:
+            ever = self._trains(None)
+            self._check_flags(ever)
+            self._check_info(trains)
+            self._check_lists(ever)
+            self._check_keys()
+            self._check_norms()
         return Evidence(
             tags=tuple(self.held.meta.meta_info_def.tags),
-            holdings=tuple(self._holding(t) for t in self.told.values()),
+            holdings=tuple(self._holding(t) for t in self.told.values() if not self._is_free(t)),
             others=tuple(self._others()),
             trains=tuple(self.held.place(v) for v in trains),
             listed=len(self.marks.holders) == 1,
@@ -136,7 +143,8 @@ class _Gatherer:
             saved_again=self.marks.saved_again,
             sources=tuple(str(h.info["source"]) for h in self.marks.holders),
             examples=dict(self._fed()),
-            words=_words(self.source.meta, self.source.draft.model.directory / "assets"),
+            phase=self.phase,
+            words=words_of(self.source.meta, self.source.draft.model.directory / "assets"),
         )
 
     def _holding(self, told: _Told) -> Holding:
@@ -146,13 +154,14 @@ class _Gatherer:
             name=base.name,
             path=told.source.path,
             strategy=fact.strategy or "",
-            frozen=Frozen(told.frozen.variable, fact, {}, None).region,
+            frozen=fact.frozen(self.trained_in),
             base_trains=fact.strategy == Strategy.MASK,
             place=self.held.place(base),
             keys=self.held.keys(base),
             source_place=self.source.place(told.source),
             source_keys=self.source.keys(told.source),
             stored=tuple(self._stored(told)),
+            always=fact.frozen() if fact.varies else None,
             by_guards=self.source.trace.kind(told.source) != "weight" and not fact.enabled,
         )
 
@@ -162,7 +171,8 @@ class _Gatherer:
                 variable = self.held.trace.variables[told.frozen.storages[held.role]]
                 self._check_shape(told, variable, held.region.storage_shape)
                 keys, place = self.held.keys(variable), self.held.place(variable)
-                yield StoredRegion(variable.name, place, keys, held.region, held.trainable)
+                trains = told.fact.trains(held, self.trained_in)
+                yield StoredRegion(variable.name, place, keys, held.region, trains)
 
     def _check_shape(self, told: _Told, variable: Variable, wanted: tuple[int, ...]) -> None:
         if variable.shape is not None and variable.shape != wanted:
@@ -171,13 +181,22 @@ class _Gatherer:
                 f"found {list(variable.shape)}. The result was changed since the rewrite"
             )
 
-    def _trains(self) -> list[Variable]:
-        """What trains, as the source and the facts say: in the source's order, a part in its variable's place."""
+    def _is_free(self, told: _Told) -> bool:
+        """Whether the phase trains the whole of a variable that others hold."""
+        return self.trained_in is not None and self.trained_in in told.fact.phases
+
+    def _trains(self, phase: str | None) -> list[Variable]:
+        """What trains, as the source and the facts say: in the source's order, a part in its variable's place.
+
+        Without a phase, what any of them trains.
+        """
         found: list[Variable] = []
         for variable in self.source.trace.variables:
             told = self.told.get(variable.index)
-            if told is not None and told.fact.strategy != Strategy.MASK:
-                roles = [h.role for h in told.fact.held if h.trainable and h.role is not None]
+            whole = told is not None and bool(told.fact.phases) and (phase is None or phase in told.fact.phases)
+            if told is not None and told.fact.strategy != Strategy.MASK and not whole:
+                held = (h for h in told.fact.held if h.trainable and (phase is None or told.fact.trains(h, phase)))
+                roles = [h.role for h in held if h.role is not None]
                 found += [self.held.trace.variables[told.frozen.storages[r]] for r in roles]
             elif variable.index in self.enabled or self.source.trace.kind(variable) == "weight":
                 like = self.held.like(variable)
@@ -187,7 +206,8 @@ class _Gatherer:
 
     def _others(self) -> Iterator[Other]:
         for variable in self.source.trace.variables:
-            if variable.index in self.told or not is_float(variable.dtype):
+            told = self.told.get(variable.index)
+            if (told is not None and not self._is_free(told)) or not is_float(variable.dtype):
                 continue
             like = self.held.like(variable)
             if like is not None and (variable.trainable or variable.index in self.enabled):
@@ -197,11 +217,13 @@ class _Gatherer:
     def _callables(self) -> Iterator[Callable]:
         bounds = integer_bounds(self.source.meta, self.source.trace)
         examples = Examples(self.source.meta)
-        held = {e.label: e for e in entries(self.held.meta, {CHILD})}
-        frozen = {v: Frozen(t.frozen.variable, t.fact, {}, None).region for v, t in self.told.items()}
+        held = self._entries()
+        frozen = {v: t.fact.frozen(self.trained_in) for v, t in self.told.items()}
         seen: set[tuple[str, str]] = set()
         for entry in entries(self.source.meta):
             if entry.label not in held:
+                if self.phase:
+                    continue
                 self.problems.append(
                     Problem("functions", entry.label, "the source has it, the rewritten model does not")
                 )
@@ -215,7 +237,7 @@ class _Gatherer:
             pairs = ((v, self.held.like(v)) for v in written)
             still = still_slots(self.source.meta, self.source.trace, entry.function, frozen) if written else set()
             yield Callable(
-                label=entry.label,
+                label=f"{self.phase}: {entry.label}" if self.phase else entry.label,
                 place=other.place,
                 number=entry.number,
                 source_place=entry.place,
@@ -227,6 +249,19 @@ class _Gatherer:
                 still=frozenset(self.source.place(self.source.trace.variables[v]) for v in still),
                 apart=INFERENCE if self._infers(other.function) else "",
             )
+
+    def _entries(self) -> dict[str, Entry]:
+        """What can be called of the rewritten model, by what it is called in the source."""
+        if not self.phase:
+            return {e.label: e for e in entries(self.held.meta, {CHILD})}
+        found: dict[str, Entry] = {}
+        above, end = (CHILD, PHASES, self.phase), f"@{self.phase}"
+        for entry in entries(self.held.meta):
+            if entry.is_signature and entry.label.endswith(end):
+                found[entry.label.removesuffix(end)] = entry
+            elif entry.place[: len(above)] == above and entry.place[len(above) :] != (INFO,):
+                found[entry.label.removeprefix("/".join(above) + "/")] = entry
+        return found
 
     def _infers(self, function: str) -> bool:
         """Whether a function of the rewritten model reaches a batch norm with stored statistics."""
@@ -257,7 +292,7 @@ class _Gatherer:
             like = self.held.like(variable)
             told = self.told.get(variable.index)
             if told is not None:
-                wanted[told.frozen.variable] = told.fact.strategy == Strategy.MASK
+                wanted[told.frozen.variable] = told.fact.strategy == Strategy.MASK or bool(told.fact.phases)
             elif like is not None and like.index not in self.marks.ours:
                 wanted[like.index] = variable.trainable or variable.index in self.enabled
         wanted |= {v.index: True for v in trains}
@@ -273,11 +308,24 @@ class _Gatherer:
         """The list that an optimizer gets."""
         concrete = self.held.meta.object_graph_def.concrete_functions
         for holder in self.marks.holders if len(self.marks.holders) == 1 else ():
-            found = list(concrete[holder.function].bound_inputs)
-            if found != [v.node_id for v in trains]:
-                names = ", ".join(f"'{self._name(n)}'" for n in found)
-                wanted = ", ".join(f"'{v.name}'" for v in trains)
-                self.problems.append(Problem("info", holder.function, f"lists [{names}], and [{wanted}] train"))
+            self._check_captures(holder.function, list(concrete[holder.function].bound_inputs), trains)
+
+    def _check_phase(self, trains: list[Variable]) -> None:
+        """The list that an optimizer gets for a phase."""
+        graph = self.held.meta.object_graph_def
+        for holder in self.marks.holders if len(self.marks.holders) == 1 else ():
+            number: int | None = holder.node
+            for name in (PHASES, self.phase, INFO):
+                number = None if number is None else children(graph, number).get(name)
+            names = [] if number is None else list(graph.nodes[number].function.concrete_functions)
+            found = list(graph.concrete_functions[names[0]].bound_inputs) if names else []
+            self._check_captures(f"{PHASES}/{self.phase}/{INFO}", found, trains)
+
+    def _check_captures(self, where: str, found: list[int], trains: list[Variable]) -> None:
+        if found != [v.node_id for v in trains]:
+            names = ", ".join(f"'{self._name(n)}'" for n in found)
+            wanted = ", ".join(f"'{v.name}'" for v in trains)
+            self.problems.append(Problem("info", where, f"lists [{names}], and [{wanted}] train"))
 
     def _check_lists(self, trains: list[Variable]) -> None:
         """The root's lists of variables, by which hub.KerasLayer goes."""
@@ -330,7 +378,8 @@ class _Gatherer:
         held = {e.label: e.function for e in entries(self.held.meta, {CHILD})}
         pairs = {(e.function, held[e.label]) for e in entries(self.source.meta) if e.label in held}
         source, after = (Traced(side.meta, side.trace) for side in (self.source, self.held))
-        self.problems += unmasked_gradients(source, after, self.told, sorted(pairs))
+        told = {index: t for index, t in self.told.items() if not self._is_free(t)}
+        self.problems += unmasked_gradients(source, after, told, sorted(pairs))
 
     def _name(self, node: int) -> str:
         nodes = self.held.meta.object_graph_def.nodes
@@ -346,31 +395,3 @@ def _places(graph: Message) -> dict[int, NodePath]:
         for s in slots
         if s.optimizer in found and s.variable in found
     }
-
-
-def _as_told(draft: Draft, trace: Trace, frozen: Frozen) -> Fact:
-    """The fact as ``info`` has it, or as the merge has it where ``info`` is gone."""
-    if frozen.holder is None:
-        return frozen.fact
-
-    def geometry(key: str) -> NDArray[np.generic] | None:
-        held = frozen.storages.get(f"mask:{key}")
-        stored = None if held is None else trace.variables[held].key
-        return None if stored is None else draft.tensor(stored)
-
-    told: list[dict[str, Any]] = [d for d in frozen.holder.info["variables"] if d["path"] == frozen.fact.path]
-    return read_fact(told[0], geometry) if told else frozen.fact
-
-
-def _words(meta: MetaGraphDef, assets: Path) -> tuple[str, ...]:
-    """Strings that lookup tables may know: lines of text files, and constants that hold several strings."""
-    found: dict[str, None] = {}
-    for path in sorted(assets.glob("*")) if assets.is_dir() else ():
-        if path.is_file() and path.stat().st_size < _LARGEST_TEXT:
-            found |= dict.fromkeys(path.read_text(encoding="utf-8", errors="replace").splitlines()[:_MOST_WORDS])
-    scopes = [meta.graph_def.node, *(f.node_def for f in meta.graph_def.library.function)]
-    for node in (n for scope in scopes for n in scope if n.op == "Const" and n.attr["dtype"].type == DT_STRING):
-        values = node.attr["value"].tensor.string_val
-        if len(values) > 1 and not any(b"/.ATTRIBUTES/" in v or not v for v in values):
-            found |= {v.decode("utf-8", "replace"): None for v in values[:_MOST_WORDS]}
-    return tuple(found)[:_MOST_WORDS]

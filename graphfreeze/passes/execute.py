@@ -8,10 +8,10 @@ from graphfreeze.errors import UsageError
 from graphfreeze.graph.ops import Access
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.graph.uses import Trace
-from graphfreeze.lowering.merge import build_merge
+from graphfreeze.lowering.merge import Merge, build_merge
 from graphfreeze.passes import run_pipeline
 from graphfreeze.passes.state import Work
-from graphfreeze.planning.plan import Plan
+from graphfreeze.planning.plan import MetaGraphPlan, Plan
 from graphfreeze.savedmodel import Draft, digest
 
 
@@ -30,17 +30,21 @@ def execute_plan(draft: Draft, plan: Plan, traces: Traces | None = None) -> None
     traces = traces or trace_model(draft)
     by_tags = {tuple(m.meta_info_def.tags): m for m in draft.model.proto.meta_graphs}
     for planned in plan.meta_graphs:
-        if not planned.touched():
+        if not planned.touched() and not planned.phases:
             continue
         meta = by_tags[planned.tags]
         trace = traces[planned.tags]
-        merges = {
-            index: build_merge(variable, _paths(trace, index))
-            for index, variable in enumerate(planned.variables)
-            if variable.strategy is not None
-        }
+        merges = _merges(trace, planned, None)
         before = copy.deepcopy(draft.bundle_graph)
-        run_pipeline(Work(draft, meta, trace, planned, merges, plan.digest, plan.spec, before=before))
+        by_phase = {phase.name: _merges(trace, planned, phase.name) for phase in planned.phases}
+        work = Work(draft, meta, trace, planned, merges, plan.digest, plan.spec, before=before, by_phase=by_phase)
+        run_pipeline(work)
+
+
+def _merges(trace: Trace, planned: MetaGraphPlan, phase: str | None) -> dict[int, Merge]:
+    """The merge of every variable of which something is held, in a phase or (None) in any."""
+    variables = enumerate(v.in_phase(phase) for v in planned.variables)
+    return {i: build_merge(v, _paths(trace, i)) for i, v in variables if v.strategy is not None}
 
 
 def _paths(trace: Trace, index: int) -> frozenset[Access]:

@@ -36,6 +36,7 @@ from graphfreeze.passes.undo_functions import Undo
 from graphfreeze.passes.undo_nodes import remove_handles
 from graphfreeze.passes.undo_objects import nodes_of, undo_objects
 from graphfreeze.passes.undo_ops import restore_ops, silenced_ops, used_ops
+from graphfreeze.passes.undo_phases import phase_functions, phase_names, undo_phases
 from graphfreeze.passes.undo_saver import undo_saver
 from graphfreeze.passes.undo_steps import take_steps_off
 from graphfreeze.savedmodel import (
@@ -78,6 +79,8 @@ class TakenOff:
     warnings: tuple[str, ...] = ()
     inference: bool = False
     """Whether batch norms used their stored statistics in training mode."""
+    phases: tuple[str, ...] = ()
+    """Names of the phases that it had."""
     steps: tuple[str, ...] = ()
     """Signatures of ``train-step`` that went with it."""
 
@@ -94,7 +97,9 @@ class TakenOff:
         paths = {v.path for v in self.frozen}
         frozen = (*self.frozen, *(v for v in other.frozen if v.path not in paths))
         warnings = (*self.warnings, *other.warnings)
-        return TakenOff(frozen, self.enabled | other.enabled, warnings, self.inference or other.inference)
+        phases = tuple(dict.fromkeys((*self.phases, *other.phases)))
+        inference = self.inference or other.inference
+        return TakenOff(frozen, self.enabled | other.enabled, warnings, inference, phases)
 
     @property
     def held(self) -> dict[str, Region]:
@@ -151,7 +156,8 @@ def _take_off_graph(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOf
     variables = trace.variables
     frozen = (Lifted(variables[f.variable].label, variables[f.variable].path, f.region, f.fact) for f in marks.frozen)
     turned_on = {f.variable for f in marks.frozen if f.fact.enabled} | set(marks.enabled)
-    return TakenOff(tuple(frozen), frozenset(variables[v].path for v in turned_on), _lost_warning(lost))
+    paths = frozenset(variables[v].path for v in turned_on)
+    return TakenOff(tuple(frozen), paths, _lost_warning(lost), phases=phase_names(marks))
 
 
 def _lost_warning(lost: Sequence[str]) -> tuple[str, ...]:
@@ -172,9 +178,11 @@ def _take_off(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:
     values.restore(marks)
     # Keys are counted anew below, so what goes has to be gone before.
     draft.drop |= {values.keys[n] for n in nodes_of(trace, marks.ours) if n in values.keys} & draft.keys()
-    changes = _root_changes(meta, trace, marks)
+    of_phases = phase_functions(meta, marks)
+    changes = {name: change for name, change in _root_changes(meta, trace, marks).items() if name not in of_phases}
     before = copy.deepcopy(draft.bundle_graph)
     moved = undo_objects(meta, draft.bundle_graph, trace, marks)
+    undo_phases(meta, marks, of_phases)
     renamed = _rename_keys(draft) if marks.saved_again else {}
     handles = {h for v in marks.ours for h in trace.variables[v].handles}
     # Keras leaves a handle more for each variable, which no object speaks of.
@@ -187,7 +195,7 @@ def _take_off(draft: Draft, meta: MetaGraphDef, gone: set[str]) -> TakenOff:
     places = {v.index: paths.get(moved[v.node_id], v.path) for v in trace.variables if v.node_id in moved}
     frozen = (Lifted(trace.variables[f.variable].name, places[f.variable], f.region, f.fact) for f in marks.frozen)
     turned_on = {f.variable for f in marks.frozen if f.fact.enabled} | set(marks.enabled)
-    return TakenOff(tuple(frozen), frozenset(places[v] for v in turned_on))
+    return TakenOff(tuple(frozen), frozenset(places[v] for v in turned_on), phases=phase_names(marks))
 
 
 class _Values:

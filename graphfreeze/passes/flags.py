@@ -9,7 +9,7 @@ nothing else in the object graph holds, ``graphfreeze/held`` keeps it, or it cou
 from __future__ import annotations
 
 from graphfreeze.graph.variables import Variable, is_float
-from graphfreeze.passes.state import Stored, Work
+from graphfreeze.passes.state import Work
 from graphfreeze.passes.variables import hold_under
 from graphfreeze.savedmodel import children, match_nodes, object_paths
 from graphfreeze.selection import Strategy
@@ -132,14 +132,14 @@ class _Lists:
 
 
 def trainable_nodes(work: Work) -> list[int]:
-    """Object-graph nodes of what trains now: the order of the source, a part in its variable's place."""
+    """Object-graph nodes of what trains in the phase at work: the order of the source, parts in a variable's place."""
     found: list[int] = []
     for variable in work.trace.variables:
         merge = work.merges.get(variable.index)
-        parts: list[Stored] = [s for (i, _), s in work.stored.items() if i == variable.index and s.new.trainable]
         enabled = work.plan.variables[variable.index].enabled
         if merge is not None and merge.plan.strategy in (Strategy.STOP, Strategy.SPLIT):
-            found.extend(s.node_id for s in parts)
+            roles = [o.role for o in merge.overlays if o.is_part and o.trainable]
+            found.extend(work.stored[variable.index, role].node_id for role in roles if role is not None)
         elif variable.node_id is not None and (enabled or work.trace.kind(variable) == "weight"):
             found.append(variable.node_id)
     return found

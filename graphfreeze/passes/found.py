@@ -9,7 +9,7 @@ from graphfreeze.lowering.facts import Fact
 from graphfreeze.passes.info import INFO_FUNCTION
 from graphfreeze.savedmodel import children
 from graphfreeze.savedmodel.protos import Message
-from graphfreeze.selection import Region, complement, whole_region
+from graphfreeze.selection import Region
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,11 +24,8 @@ class Frozen:
 
     @property
     def region(self) -> Region:
-        """Its frozen elements."""
-        if not self.fact.held:
-            return whole_region(self.fact.shape)
-        held = self.fact.held[0]
-        return complement(held.region) if held.trainable else held.region
+        """Its frozen elements: those that no phase trains."""
+        return self.fact.frozen()
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -62,6 +59,14 @@ class Marks:
     holders: tuple[Holder, ...]
     enabled: tuple[int, ...]
     """Variables that were turned on and hold nothing frozen."""
+    graph_phases: tuple[dict[str, Any], ...] = ()
+    """TF1: the phases, which ``info`` tells of in a TF2 model."""
+
+    @property
+    def phases(self) -> tuple[dict[str, Any], ...]:
+        """The phases as the rewrite noted them."""
+        noted = (p for h in self.holders[:1] for p in h.info.get("phases", ()))
+        return (*self.graph_phases, *noted)
 
     @property
     def saved_again(self) -> bool:

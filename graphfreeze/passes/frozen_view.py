@@ -13,7 +13,7 @@ from graphfreeze.passes.marks import read_marks
 from graphfreeze.passes.presence import has_marks
 from graphfreeze.planning import Plan
 from graphfreeze.planning.plan import MetaGraphPlan, VariablePlan
-from graphfreeze.planning.records import FreezeRecord
+from graphfreeze.planning.records import FreezeRecord, PhaseRecord
 from graphfreeze.savedmodel import Draft
 from graphfreeze.selection import Copy, Strategy
 
@@ -41,7 +41,8 @@ def _marked(meta: MetaGraphPlan, marks: Marks) -> MetaGraphPlan:
         variables[index] = replace(variables[index], enabled=True, trainable=False)
     for frozen in marks.frozen:
         variables[frozen.variable] = _held(variables[frozen.variable], frozen)
-    return replace(meta, variables=tuple(variables), freeze=_record(marks))
+    phases = tuple(PhaseRecord.from_dict(p) for p in marks.phases)
+    return replace(meta, variables=tuple(variables), freeze=_record(marks), phases=phases)
 
 
 def _record(marks: Marks) -> FreezeRecord | None:
@@ -61,6 +62,7 @@ def _held(variable: VariablePlan, frozen: Frozen) -> VariablePlan:
     whole = _ADAM_SLOTS * variable.bytes
     part = whole * (variable.elements - count) // max(variable.elements, 1)
     after = {Strategy.STOP: 0, Strategy.SPLIT: part}.get(strategy, whole)
+    after = whole if fact.phases else after
     return replace(
         variable,
         kind="weight" if trains else variable.kind,

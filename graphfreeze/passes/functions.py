@@ -21,27 +21,41 @@ from graphfreeze.passes.calls import rewire_call
 from graphfreeze.passes.gradients import mask_gradients
 from graphfreeze.passes.guards import guard_writes
 from graphfreeze.passes.needs import Layout, Mode, NeedsAnalysis, layout_of
+from graphfreeze.passes.phases import PhaseFunctions, refuse_captured
 from graphfreeze.passes.reads import rewire_reads, take_value
 from graphfreeze.passes.signature import Arguments, change_signature
 from graphfreeze.passes.state import Work
 from graphfreeze.savedmodel import DTYPE_NUMBERS
 from graphfreeze.savedmodel.protos import FunctionDef
 
+Variants = dict[str, list[FunctionDef]]
+"""Changed functions by the one that they came from."""
+
 
 def rewrite_functions(work: Work) -> None:
-    """Rewrites all functions and everything that refers to them by name."""
-    Rewriter(work).run()
+    """Rewrites all functions and everything that refers to them by name; with phases, as the first one has it."""
+    variants: Variants = {}
+    phases: list[PhaseFunctions] = []
+    if work.by_phase and work.trace.is_tf2:
+        refuse_captured(work)
+        phases = [PhaseFunctions(Rewriter(work.in_phase(name), variants)) for name in work.by_phase]
+    for phase in phases:
+        phase.make()
+    Rewriter(work.in_phase(work.first_phase), variants).run()
+    for phase in phases:
+        phase.place()
+    _place(work, variants)
 
 
 class Rewriter:
     """Builds changed functions, each once per (binding, mode, layout)."""
 
-    def __init__(self, work: Work) -> None:
+    def __init__(self, work: Work, variants: Variants) -> None:
         self.work = work
         self.needs = NeedsAnalysis(work.trace, work.merges)
         self.library: dict[str, FunctionDef] = {f.signature.name: f for f in work.meta.graph_def.library.function}
         self.built: dict[tuple[Key, Mode, Layout], str] = {}
-        self.variants: dict[str, list[FunctionDef]] = {}
+        self.variants = variants
         self.tensors: dict[str, dict[str, str]] = {}
         """Changed function -> raw tensors whose consumers now take another."""
 
@@ -53,7 +67,6 @@ class Rewriter:
             if new != name:
                 self._bind(name, new, layout)
         self._main()
-        self._place()
 
     def build(self, key: Key, mode: Mode, layout: Layout) -> str:
         """The name of the function to call instead of ``key.function``."""
@@ -134,9 +147,10 @@ class Rewriter:
         for call in body.calls:
             rewire_call(self, scope, names, call, Mode.PLAIN, arguments)
 
-    def _place(self) -> None:
-        """Puts every changed function behind the one that it came from; the old ones go where nothing needs them."""
-        functions = self.work.meta.graph_def.library.function
-        for index in reversed(range(len(functions))):
-            for variant in reversed(self.variants.get(functions[index].signature.name, ())):
-                functions.insert(index + 1, variant)
+
+def _place(work: Work, variants: Variants) -> None:
+    """Puts every changed function behind the one that it came from; the old ones go where nothing needs them."""
+    functions = work.meta.graph_def.library.function
+    for index in reversed(range(len(functions))):
+        for variant in reversed(variants.get(functions[index].signature.name, ())):
+            functions.insert(index + 1, variant)

@@ -15,8 +15,8 @@ from graphfreeze.graph.names import FreshNames
 from graphfreeze.lowering.facts import FORMAT, fact
 from graphfreeze.passes.flags import trainable_nodes
 from graphfreeze.passes.state import Work
-from graphfreeze.passes.variables import CHILD, mark_user_object
-from graphfreeze.savedmodel import DT_RESOURCE, append_node, children, node_paths
+from graphfreeze.passes.variables import hold_child
+from graphfreeze.savedmodel import DT_RESOURCE, append_node, node_paths
 from graphfreeze.savedmodel.protos import AttrValue, FunctionDef, StructuredValue
 from graphfreeze.version import __version__
 
@@ -27,17 +27,19 @@ _STRING = 7
 
 
 def add_info(work: Work) -> None:
-    """Adds the function, its object, and its concrete function."""
+    """Adds the function, its object, and its concrete function; with phases it lists what the first one trains."""
+    child = hold_child(work.meta.object_graph_def)
+    add_info_function(work.in_phase(work.first_phase), child, INFO_FUNCTION, _content(work))
+
+
+def add_info_function(work: Work, parent: int, name: str, content: bytes) -> None:
+    """A function ``info`` below an object, which says ``content`` and captures what trains in the phase at work."""
     graph = work.meta.object_graph_def
     names = FreshNames(f.signature.name for f in work.meta.graph_def.library.function)
-    name = names.fresh(INFO_FUNCTION)
+    name = names.fresh(name)
     captured = trainable_nodes(work)
-    work.meta.graph_def.library.function.add().CopyFrom(_function(name, _content(work), len(captured)))
-    child = children(graph, 0).get(CHILD)
-    if child is None:
-        child, node = append_node(graph, 0, CHILD)
-        mark_user_object(node, "_generic_user_object")
-    _, node = append_node(graph, child, INFO)
+    work.meta.graph_def.library.function.add().CopyFrom(_function(name, content, len(captured)))
+    _, node = append_node(graph, parent, INFO)
     node.function.concrete_functions.append(name)
     node.function.function_spec.fullargspec.CopyFrom(_no_arguments())
     node.function.function_spec.input_signature.tuple_value.SetInParent()
@@ -62,6 +64,8 @@ def _content(work: Work) -> bytes:
         "lists": work.lists,
         "places": _places(work),
     }
+    if work.plan.phases:
+        data["phases"] = [phase.to_dict() for phase in work.plan.phases]
     return json.dumps(data, sort_keys=True).encode()
 
 

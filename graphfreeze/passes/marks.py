@@ -21,7 +21,7 @@ from graphfreeze.graph.attrs import ADDED, FACT, REPLACES, tensor_value
 from graphfreeze.graph.refs import attr_of, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.uses import Body, Trace
-from graphfreeze.lowering.facts import check_format, read_fact
+from graphfreeze.lowering.facts import Fact, check_format, read_fact
 from graphfreeze.passes.found import Frozen, Holder, Marks
 from graphfreeze.passes.presence import info_functions
 from graphfreeze.passes.tf1_marks import read_graph_marks
@@ -173,3 +173,17 @@ def _facts_in(function: FunctionDef, body: Body) -> Iterator[tuple[int, str, str
             raw = producer(node.attr[REPLACES].s.decode())
             if raw in readers:
                 yield readers[raw], node.attr[FACT].s.decode(), node.name.split("/graphfreeze/")[0]
+
+
+def as_told(draft: Draft, trace: Trace, frozen: Frozen) -> Fact:
+    """The fact as ``info`` has it, or as the merge has it where ``info`` is gone."""
+    if frozen.holder is None:
+        return frozen.fact
+
+    def geometry(key: str) -> NDArray[np.generic] | None:
+        held = frozen.storages.get(f"mask:{key}")
+        stored = None if held is None else trace.variables[held].key
+        return None if stored is None else draft.tensor(stored)
+
+    told: list[dict[str, Any]] = [d for d in frozen.holder.info["variables"] if d["path"] == frozen.fact.path]
+    return read_fact(told[0], geometry) if told else frozen.fact

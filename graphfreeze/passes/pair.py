@@ -7,15 +7,23 @@ from pathlib import Path
 
 from graphfreeze.errors import UsageError
 from graphfreeze.graph.randomness import seed_random_ops
+from graphfreeze.graph.trace import trace_meta_graph
 from graphfreeze.lowering.holding import Evidence
 from graphfreeze.passes.by_hand import hold_by_hand
 from graphfreeze.passes.counterpart import compare_values, meta_like
 from graphfreeze.passes.evidence import gather_evidence
 from graphfreeze.passes.finalize import take_off
+from graphfreeze.passes.marks import read_marks
 from graphfreeze.passes.presence import has_marks, is_rewritten
+from graphfreeze.passes.undo_phases import phase_names
 from graphfreeze.passes.undo_steps import carries_steps, take_steps_off
 from graphfreeze.savedmodel import Draft, digest, open_draft, slot_variables, write_shadow
 from graphfreeze.savedmodel.protos import MetaGraphDef
+
+_PHASES_APART = (
+    "functions of the model write variables that are frozen, so the functions of phases are not run beside the source: "
+    "only those outside of phases were"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,14 +68,20 @@ def prepare_pair(source: Draft, rewritten: Draft, folder: Path) -> Pair:
     by_hand = [
         hold_by_hand(plain, meta_like(plain, m, name, rewritten), e) for (m, _), e in zip(likes, evidence, strict=True)
     ]
-    evidence = [e for e, _ in by_hand]
+    evidence = [replace(e, problems=e.problems + c.problems) for (e, _), c in zip(by_hand, compared, strict=True)]
+    warnings: tuple[str, ...] = () if known_as in sources or not sources else (_other_digest(name),)
+    if any(changed for _, changed in by_hand):
+        warnings += (_PHASES_APART,) * any(_phases(rewritten, m) for m, _ in likes)
+    else:
+        phased = [(m, meta_like(plain, m, name, rewritten), p) for m, _ in likes for p in _phases(rewritten, m)]
+        evidence += [gather_evidence(rewritten, m, plain, like, phase) for m, like, phase in phased]
     return Pair(
         _seeded(plain, folder / "plain-seeded", changed=any(changed for _, changed in by_hand)),
         _seeded(rewritten, folder / "rewritten-seeded"),
-        tuple(replace(e, problems=e.problems + c.problems) for e, c in zip(evidence, compared, strict=True)),
+        tuple(evidence),
         trained,
         old_keras=any(slot_variables(m.object_graph_def) for m in plain.model.proto.meta_graphs),
-        warnings=() if known_as in sources or not sources else (_other_digest(name),),
+        warnings=warnings,
     )
 
 
@@ -79,6 +93,10 @@ def _without_steps(draft: Draft, target: Path) -> Draft:
         take_steps_off(draft, meta)
     draft.write(target)
     return open_draft(target)
+
+
+def _phases(draft: Draft, meta: MetaGraphDef) -> tuple[str, ...]:
+    return phase_names(read_marks(draft, meta, trace_meta_graph(draft, meta)))
 
 
 def _marked(draft: Draft) -> list[MetaGraphDef]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from graphfreeze.graph.names import FreshNames
 from graphfreeze.graph.uses import Trace
@@ -58,11 +58,24 @@ class Work:
 
     before: TrackableObjectGraph | None = None
     """The checkpoint's object graph as it was before the first pass."""
+    phase: str | None = None
+    """The phase whose functions are made; ``merges`` are then as the phase has them."""
+    by_phase: Mapping[str, dict[int, Merge]] = field(default_factory=dict)
+    """Phase -> merges. ``merges`` hold what of a variable trains in any of them."""
 
     @property
     def bundle_graph(self) -> TrackableObjectGraph | None:
         """The checkpoint's object graph."""
         return self.draft.bundle_graph
+
+    def in_phase(self, phase: str | None) -> Work:
+        """The same work with what one phase trains and holds; with None, as it is."""
+        return self if phase is None else replace(self, phase=phase, merges=self.by_phase[phase])
+
+    @property
+    def first_phase(self) -> str | None:
+        """The phase by whose choice functions outside of phases train; None where there are no phases."""
+        return next(iter(self.by_phase), None)
 
     def names(self) -> FreshNames:
         """Giver of names for the main graph."""

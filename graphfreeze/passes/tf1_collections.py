@@ -3,6 +3,9 @@
 ``minimize(loss)`` trains what TRAINABLE_VARIABLES lists and a ``Saver`` holds what VARIABLES lists. A part takes its
 variable's place in the first, and every new variable stands behind its variable in all others. What changes is noted
 for ``finalize`` word for word, because a VariableDef of another version of TensorFlow has other fields.
+
+A graph has one forward pass for all phases, and what trains is chosen by ``var_list``: collection ``graphfreeze/PHASE``
+names the variables of a phase, and TRAINABLE_VARIABLES lists those of the first.
 """
 
 from __future__ import annotations
@@ -11,11 +14,13 @@ import base64
 from collections.abc import Iterator
 
 from graphfreeze.errors import UnsupportedModelError
+from graphfreeze.graph.callables import OURS
 from graphfreeze.graph.refs import producer
 from graphfreeze.graph.tf1 import is_variable_collection
 from graphfreeze.graph.variables import Variable, is_float
 from graphfreeze.passes.state import Stored, Work
 from graphfreeze.savedmodel.protos import Message, VariableDef
+from graphfreeze.selection import Strategy
 
 _ALL, _TRAINABLE = "variables", "trainable_variables"
 _HOLD_NEW = (_ALL, "model_variables")
@@ -40,6 +45,36 @@ def set_collections(work: Work) -> None:
         for variable in touched.values():
             if variable.index not in listed.get(name, set()):
                 _append(work, name, variable)
+    for phase in work.plan.phases:
+        names = [f"{handle}:0" for handle in _trained(work, phase.name)]
+        work.meta.collection_def[phase_collection(phase.name)].node_list.value[:] = names
+
+
+def phase_collection(phase: str) -> str:
+    """The collection that names what a phase trains."""
+    return f"{OURS}/{phase}"
+
+
+def _trained(work: Work, phase: str) -> Iterator[str]:
+    """Variable ops of what a phase trains, in the order of the graph, parts in their variable's place."""
+    for variable, planned in zip(work.trace.variables, work.plan.variables, strict=True):
+        if planned.kind != "weight" and not planned.enabled:
+            continue
+        if _is_listed(work, variable, phase):
+            yield variable.handles[0]
+        for stored in _stored(work, variable):
+            if stored.new.trainable and _is_listed_part(work, variable, stored, phase):
+                yield stored.handle
+
+
+def _is_listed(work: Work, variable: Variable, phase: str | None) -> bool:
+    """Whether the variable itself trains in a phase."""
+    return _trains(work, variable) and work.plan.variables[variable.index].in_phase(phase).strategy is not Strategy.STOP
+
+
+def _is_listed_part(work: Work, variable: Variable, stored: Stored, phase: str | None) -> bool:
+    atoms = work.plan.variables[variable.index].in_phase(phase).atoms
+    return any(a.trainable for n, a in enumerate(atoms) if stored.new.role == f"part:{n}")
 
 
 class _Entries:
@@ -59,7 +94,7 @@ class _Entries:
             return
         self.seen.add(variable.index)
         trains = _trains(self.work, variable)
-        kept = trains or self.name != _TRAINABLE
+        kept = self.name != _TRAINABLE or _is_listed(self.work, variable, self.work.first_phase)
         changed = _changed(self.work, described, trains)
         if changed or not kept:
             note = {"position": position, "entry": base64.b64encode(data).decode(), "kept": kept}
@@ -67,16 +102,18 @@ class _Entries:
         if kept:
             yield described.SerializeToString() if changed else data
         for stored in _stored(self.work, variable):
-            if stored.new.trainable if self.name == _TRAINABLE else self.name in _HOLD_NEW:
+            now = _is_listed_part(self.work, variable, stored, self.work.first_phase)
+            if now if self.name == _TRAINABLE else self.name in _HOLD_NEW:
                 yield _describe(stored, variable).SerializeToString()
 
 
 def _append(work: Work, name: str, variable: Variable) -> None:
     """A collection that leaves the variable out: what trains now joins it, and new variables are never without one."""
     enabled = work.plan.variables[variable.index].enabled
-    held = [s for s in _stored(work, variable) if name == _ALL or (enabled and s.new.trainable)]
+    listed = [s for s in _stored(work, variable) if _is_listed_part(work, variable, s, work.first_phase)]
+    held = _stored(work, variable) if name == _ALL else listed if enabled else []
     entries = [_describe(stored, variable).SerializeToString() for stored in held]
-    if name == _TRAINABLE and enabled and _trains(work, variable):
+    if name == _TRAINABLE and enabled and _is_listed(work, variable, work.first_phase):
         entries.append(_own(work, variable))
         work.collections.setdefault(name, []).append({"position": None, "name": variable.handles[0]})
     if entries:

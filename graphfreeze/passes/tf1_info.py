@@ -47,4 +47,6 @@ def _content(work: Work) -> bytes:
         "enabled": [work.trace.variables[i].handles[0] for i in turned_on],
         "collections": work.collections,
     }
+    if work.plan.phases:
+        data["phases"] = [phase.to_dict() for phase in work.plan.phases]
     return json.dumps(data, sort_keys=True).encode()

@@ -71,7 +71,8 @@ def read_graph_marks(meta: MetaGraphDef, trace: Trace) -> Marks:
     constants = Scope(meta.graph_def).nodes
     frozen: list[Frozen] = []
     enabled: list[int] = []
-    for info in read_infos(meta):
+    infos = list(read_infos(meta))
+    for info in infos:
         enabled += [by_handle[info.name(h)] for h in info.data["enabled"] if info.name(h) in by_handle]
         for told in info.data["variables"]:
             storages = {role: info.name(handle) for role, handle in told["storages"].items()}
@@ -94,4 +95,5 @@ def read_graph_marks(meta: MetaGraphDef, trace: Trace) -> Marks:
     stems = tuple(f"{handle}/" for s in ours for handle in trace.variables[s].handles)
     # An optimizer keeps its slots under the name of the variable.
     ours |= {v.index for v in trace.variables if stems and any(h.startswith(stems) for h in v.handles)}
-    return Marks(tuple(sorted(frozen, key=lambda f: f.variable)), frozenset(ours), (), tuple(enabled))
+    phases = tuple(p for info in infos[:1] for p in info.data.get("phases", ()))
+    return Marks(tuple(sorted(frozen, key=lambda f: f.variable)), frozenset(ours), (), tuple(enabled), phases)

@@ -15,6 +15,7 @@ from graphfreeze.graph.attrs import ADDED, EDITED, GUARDED, INPUT, RAW, REPLACES
 from graphfreeze.graph.refs import is_control, producer
 from graphfreeze.graph.scope import Scope
 from graphfreeze.graph.tf1 import fetched_nodes, is_variable_collection
+from graphfreeze.passes.tf1_collections import phase_collection
 from graphfreeze.passes.tf1_frames import open_contexts
 from graphfreeze.passes.tf1_marks import Info, read_infos
 from graphfreeze.passes.tf1_undo_saver import drop_restored, drop_saved
@@ -143,6 +144,9 @@ def _colocate(node: NodeDef, gone: Collection[str], renamed: Mapping[str, str]) 
 def _restore_collections(
     meta: MetaGraphDef, infos: list[Info], gone: Collection[str], renamed: Mapping[str, str]
 ) -> None:
+    for info in infos:
+        for phase in info.data.get("phases", ()):
+            meta.collection_def.pop(phase_collection(phase["name"]), None)
     for name, collection in list(meta.collection_def.items()):
         if is_variable_collection(name):
             notes = [(info, note) for info in infos for note in info.data["collections"].get(name, ())]

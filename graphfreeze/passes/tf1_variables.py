@@ -127,7 +127,7 @@ def add_node(
     scope: Scope, names: FreshNames, name: str, op: str, inputs: list[str], device: str = "", **attrs: AttrValue
 ) -> NodeDef:
     """A node of ours that is no part of a merge. The name is the caller's to keep free."""
-    names.fresh(name)
+    names.take(name)
     node: NodeDef = scope.node_list.add(name=name, op=op, input=inputs, device=device)
     for key, value in attrs.items():
         node.attr[key].CopyFrom(value)

@@ -9,6 +9,7 @@ from typing import Any
 from graphfreeze.graph.uses import Trace
 from graphfreeze.passes.found import Marks
 from graphfreeze.passes.undo_lists import Objects, restore_lists
+from graphfreeze.passes.undo_phases import phase_functions, phase_signatures
 from graphfreeze.passes.undo_signature import remove_entries
 from graphfreeze.savedmodel import match_nodes, refresh_checkpoint_values
 from graphfreeze.savedmodel.protos import Message, MetaGraphDef
@@ -22,14 +23,16 @@ def undo_objects(meta: MetaGraphDef, bundle_graph: Message | None, trace: Trace,
     _restore_flags(graph, trace, marks)
     restore_lists(Objects(graph, bundle_graph, matched), trace, marks, ours)
     holders = {h.node for h in marks.holders}
-    gone = ours | hanging(graph, holders, ours)
-    remove_functions(graph, gone)
+    signatures = phase_signatures(meta, marks)
+    gone = ours | hanging(graph, holders, ours) | signatures
+    remove_functions(graph, gone, phase_functions(meta, marks))
     moved = remove_nodes(graph, gone, in_order=marks.saved_again)
     for concrete in graph.concrete_functions.values():
         concrete.bound_inputs[:] = [moved[n] for n in concrete.bound_inputs if n in moved]
     if bundle_graph is not None:
         ours = {matched[n] for n in ours if n in matched}
         gone = ours | hanging(bundle_graph, {matched[h] for h in holders if h in matched}, ours)
+        gone |= {matched[n] for n in signatures if n in matched}
         remove_nodes(bundle_graph, gone, in_order=marks.saved_again)
         if marks.saved_again:
             refresh_checkpoint_values(bundle_graph)
@@ -75,9 +78,13 @@ def _is_value(node: Message) -> bool:
     return node.WhichOneof("kind") not in ("user_object", "function", "bare_concrete_function")
 
 
-def remove_functions(graph: Message, gone: set[int]) -> None:
-    """Removes the concrete functions of the objects that go; ``gone`` grows by their bare objects."""
-    for name in {f for n in gone for f in graph.nodes[n].function.concrete_functions}:
+def remove_functions(graph: Message, gone: set[int], more: Collection[str] = ()) -> None:
+    """Removes the concrete functions of the objects that go; ``gone`` grows by their bare objects.
+
+    Where phases share a function with what stays, it stays; ``more`` are functions of phases alone.
+    """
+    kept = {f for i, n in enumerate(graph.nodes) if i not in gone for f in n.function.concrete_functions}
+    for name in {f for n in gone for f in graph.nodes[n].function.concrete_functions} - kept | set(more):
         if name in graph.concrete_functions:
             del graph.concrete_functions[name]
         gone |= {i for i, n in enumerate(graph.nodes) if n.bare_concrete_function.concrete_function_name == name}

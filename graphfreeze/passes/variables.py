@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 
 from graphfreeze.errors import InternalError, UnsupportedModelError
 from graphfreeze.graph.attrs import bytes_attr, shape_attr, shape_proto, type_attr
+from graphfreeze.graph.callables import OURS
 from graphfreeze.graph.variables import Variable
 from graphfreeze.lowering.merge import NewVariable
 from graphfreeze.passes.state import Stored, Work
-from graphfreeze.savedmodel import DTYPE_NUMBERS, add_variable_value, append_node, checkpoint_key, children
+from graphfreeze.savedmodel import DTYPE_NUMBERS, NodePath, add_variable_value, append_node, checkpoint_key, children
 from graphfreeze.savedmodel.protos import AttrValue, Message, SavedObject, SavedVariable
 
-CHILD = "graphfreeze"
+CHILD = OURS
 """The child of the root that holds everything of ours."""
 
 
@@ -51,15 +52,24 @@ def add_variables(work: Work) -> None:
 
 def hold_under(graph: Message, name: str) -> int:
     """The list ``graphfreeze/NAME``, made where it is missing. Works on both object graphs."""
-    child = children(graph, 0).get(CHILD)
-    if child is None:
-        child, node = append_node(graph, 0, CHILD)
-        mark_user_object(node, "_generic_user_object")
+    child = hold_child(graph)
     held = children(graph, child).get(name)
     if held is None:
         held, node = append_node(graph, child, name)
         mark_user_object(node, "trackable_list_wrapper")
     return held
+
+
+def hold_child(graph: Message, path: NodePath = ()) -> int:
+    """The object ``graphfreeze``, or one below it, made where it is missing. Works on both object graphs."""
+    number = 0
+    for name in (CHILD, *path):
+        found = children(graph, number).get(name)
+        if found is None:
+            found, node = append_node(graph, number, name)
+            mark_user_object(node, "_generic_user_object")
+        number = found
+    return number
 
 
 def mark_user_object(node: Message, identifier: str) -> None:

@@ -20,11 +20,10 @@ from graphfreeze.planning.plan import MetaGraphPlan, ReadRecord, Storage, Variab
 from graphfreeze.planning.records import BatchNormRecord
 from graphfreeze.planning.strategy import Request, decide, hold_by_guards
 from graphfreeze.planning.views import Views
-from graphfreeze.selection import BatchNorm, Copy, Region, Rule, Strategy, Verb, resolve, whole_region
-from graphfreeze.selection.resolve import Resolution
+from graphfreeze.selection import BatchNorm, Copy, Region, Resolution, Rule, Strategy, Verb, resolve, whole_region
 
 ReadValues = Callable[[str], NDArray[np.generic]]
-_ADAM_SLOTS = 2
+ADAM_SLOTS = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,27 +73,20 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
     labels = variable_labels(trace)
     described = [describe_variable(trace, v) for v in trace.variables]
     if not rules and not source.held:
-        return _meta_graph(source, described), ()
-    resolution = resolve(
-        rules,
-        source.views.all,
-        enable=options.enable,
-        state=options.state,
-        read_values=source.read_values,
-        held=source.held,
-    )
+        return meta_graph_of(source, described), ()
+    resolution = resolve_rules(source, rules, options)
     warnings = [*resolution.notes]
     touched = {v.index: (region, enabled) for v, region, enabled in source.views.touched(resolution)}
-    norms, reasons = _norms(source, labels, resolution, rules, touched, options)
+    norms, reasons = norms_of(source, labels, resolution, rules, touched, options)
     for index, (frozen, enabled) in sorted(touched.items()):
         if frozen.is_empty and not enabled:
             continue
         variable = trace.variables[index]
-        _refuse_unknown(trace, variable, labels[index])
-        held = _hold(source, variable, labels[index], described[index], frozen, enabled, options)
+        refuse_unknown(trace, variable, labels[index])
+        held = hold(source, variable, labels[index], described[index], frozen, enabled, options)
         described[index] = replace(held, reason="; ".join(filter(None, (held.reason, reasons.get(index)))))
-    planned = replace(_meta_graph(source, described), batch_norms=norms)
-    warnings += _warnings(planned)
+    planned = replace(meta_graph_of(source, described), batch_norms=norms)
+    warnings += warnings_of(planned)
     warnings += mod_warnings(trace, {index: region for index, (region, _) in touched.items()})
     if not options.allow_empty and trainable_elements(described) == 0:
         raise NothingToTrainError(
@@ -104,7 +96,7 @@ def plan_meta_graph(source: Source, rules: Sequence[Rule], options: Options) -> 
     return planned, tuple(warnings)
 
 
-def _norms(
+def norms_of(
     source: Source,
     labels: Sequence[str],
     resolution: Resolution,
@@ -137,7 +129,20 @@ def _norms(
     return tuple(norm.record for norm in decided), reasons
 
 
-def _meta_graph(source: Source, variables: Iterable[VariablePlan]) -> MetaGraphPlan:
+def resolve_rules(source: Source, rules: Sequence[Rule], options: Options) -> Resolution:
+    """Which elements rules hold; see ``resolve`` for what is raised."""
+    return resolve(
+        rules,
+        source.views.all,
+        enable=options.enable,
+        state=options.state,
+        read_values=source.read_values,
+        held=source.held,
+    )
+
+
+def meta_graph_of(source: Source, variables: Iterable[VariablePlan]) -> MetaGraphPlan:
+    """The plan of a meta graph with these variables."""
     return MetaGraphPlan(source.tags, source.signatures, tuple(variables), "TF2" if source.trace.is_tf2 else "TF1")
 
 
@@ -152,7 +157,7 @@ def describe_variable(trace: Trace, variable: Variable) -> VariablePlan:
     kind = trace.kind(variable)
     trains = kind == "weight"
     size = variable.elements * element_bytes(variable.dtype)
-    slots = _ADAM_SLOTS * size if trains else 0
+    slots = ADAM_SLOTS * size if trains else 0
     return VariablePlan(
         name=variable.name,
         path=variable.path,
@@ -170,7 +175,8 @@ def describe_variable(trace: Trace, variable: Variable) -> VariablePlan:
     )
 
 
-def _refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
+def refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
+    """Refuses a variable with a use that no table explains."""
     for function, use in trace.unknown(variable.index):
         where = f"function '{function}'" if function else "the main graph"
         raise UnsupportedModelError(
@@ -179,7 +185,7 @@ def _refuse_unknown(trace: Trace, variable: Variable, label: str) -> None:
         )
 
 
-def _hold(
+def hold(
     source: Source,
     variable: Variable,
     label: str,
@@ -188,18 +194,19 @@ def _hold(
     enabled: bool,
     options: Options,
 ) -> VariablePlan:
+    """The variable with these elements frozen."""
     if frozen.is_empty:
-        slots = _ADAM_SLOTS * plain.bytes
+        slots = ADAM_SLOTS * plain.bytes
         return replace(plain, enabled=True, reason="turned on by --enable", optimizer_bytes=(0, slots))
     if not is_float(variable.dtype):
-        writes = _with_guards(source.trace, variable.index, plain, whole_region(variable.shape or ()))
+        writes = with_guards(source.trace, variable.index, plain, whole_region(variable.shape or ()))
         return replace(
             plain, frozen=plain.elements, strategy=Strategy.STOP, reason="state, held as it is", writes=writes
         )
     if plain.kind == "statistic" and not enabled:
         decision = hold_by_guards(frozen)
     else:
-        written = _written(source.trace, variable, plain) or source.written_elsewhere.get(variable.key or "", "")
+        written = written_by(source, variable, plain)
         decision = decide(Request(label, frozen, options.copy, options.strict, written), options.strategy)
     if any(a.storage is not Storage.BASE for a in decision.atoms) and variable.key not in source.stored:
         raise UnsupportedModelError(
@@ -219,12 +226,17 @@ def _hold(
         enabled=enabled,
         reason=decision.reason,
         atoms=decision.atoms,
-        writes=_with_guards(source.trace, variable.index, plain, frozen, lite=options.lite),
+        writes=with_guards(source.trace, variable.index, plain, frozen, lite=options.lite),
         optimizer_bytes=(
             plain.optimizer_bytes[0],
-            _ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
+            ADAM_SLOTS * after * element_bytes(variable.dtype) if trains else 0,
         ),
     )
+
+
+def written_by(source: Source, variable: Variable, plain: VariablePlan) -> str:
+    """What in the graph, or in another meta graph, writes the variable, in words; empty where nothing does."""
+    return _written(source.trace, variable, plain) or source.written_elsewhere.get(variable.key or "", "")
 
 
 def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
@@ -235,7 +247,7 @@ def _written(trace: Trace, variable: Variable, plain: VariablePlan) -> str:
     return "a function of the model restores the variable from a checkpoint" if trace.restored(variable.index) else ""
 
 
-def _with_guards(
+def with_guards(
     trace: Trace, index: int, plain: VariablePlan, region: Region, *, lite: bool = False
 ) -> tuple[WriteRecord, ...]:
     """The writes, each with its guard and the place where its gradient is masked."""
@@ -246,7 +258,8 @@ def _with_guards(
     )
 
 
-def _warnings(planned: MetaGraphPlan) -> list[str]:
+def warnings_of(planned: MetaGraphPlan) -> list[str]:
+    """What the user should know of a plan."""
     found: list[str] = []
     # No optimizer is given a statistic.
     masked = [planned.label(v) for v in planned.variables if v.strategy is Strategy.MASK and v.kind != "statistic"]

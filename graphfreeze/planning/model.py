@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphfreeze.errors import UnsupportedModelError, UsageError
 from graphfreeze.graph.trace import Traces, trace_model
 from graphfreeze.graph.uses import Trace
 from graphfreeze.planning.decide import Options, Source, plan_meta_graph
+from graphfreeze.planning.phases import plan_phases
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, Storage
-from graphfreeze.planning.together import refuse_different, shared_out, with_writes
+from graphfreeze.planning.together import all_held, refuse_different, shared_out, with_writes
 from graphfreeze.planning.views import held_by_view
 from graphfreeze.savedmodel import Draft, digest
-from graphfreeze.selection import Region, Rule, Spec
+from graphfreeze.selection import Phase, Region, Rule, Spec, Verb
 
 KERAS_METADATA = "keras_metadata.pb"
 """A file that tf_keras writes into a SavedModel, and rebuilds layers from."""
@@ -30,6 +31,8 @@ class Task:
     """Tags of the meta graph to plan; None plans all."""
     held: Mapping[str, Region] = field(default_factory=dict)
     """Regions that are frozen already, by object path; the rules extend them."""
+    phases: tuple[Phase, ...] = ()
+    """Stages of training, each with rules that follow ``rules``."""
 
 
 def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
@@ -52,8 +55,8 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         signatures = tuple(sorted(s for s in meta.signature_def if not s.startswith("__")))
         held = held_by_view(trace, task.held)
         sources.append(Source(tags, signatures, trace, draft.keys(), draft.tensor, held))
-    for source, rules in shared_out(with_writes(sources), task.rules):
-        result, notes = plan_meta_graph(source, rules, task.options)
+    made = _phased(draft, sources, task) if task.phases else _plain(sources, task)
+    for result, notes in made:
         planned.append(result)
         found += notes
     _refuse_lost(task, planned)
@@ -67,7 +70,7 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
     if any(m.touched() for m in planned):
         found += _keras_warning(draft)
     options = task.options
-    spec = Spec(task.rules, options.strategy, options.copy, options.batch_norm).to_dict()
+    spec = Spec(task.rules, options.strategy, options.copy, options.batch_norm, task.phases).to_dict()
     return Plan(
         command=task.command,
         model=str(draft.model.directory),
@@ -76,6 +79,26 @@ def plan_model(draft: Draft, task: Task, traces: Traces | None = None) -> Plan:
         spec=spec,
         warnings=tuple(dict.fromkeys(found)),
     )
+
+
+def _plain(sources: Sequence[Source], task: Task) -> Iterator[tuple[MetaGraphPlan, tuple[str, ...]]]:
+    for source, rules in shared_out(with_writes(sources), task.rules):
+        yield plan_meta_graph(source, rules, task.options)
+
+
+def _phased(draft: Draft, sources: Sequence[Source], task: Task) -> Iterator[tuple[MetaGraphPlan, tuple[str, ...]]]:
+    """Every meta graph with the rules that each phase has for it.
+
+    Where the common rules all say ``train``, they freeze the rest in every phase, also in one that freezes more.
+    """
+    metas = {tuple(m.meta_info_def.tags): m for m in draft.model.proto.meta_graphs}
+    known = with_writes(sources)
+    if task.rules and all(rule.verb is Verb.TRAIN for rule in task.rules):
+        known = [all_held(source) for source in known]
+    by_phase = [list(shared_out(known, (*task.rules, *phase.rules))) for phase in task.phases]
+    for ruled in zip(*by_phase, strict=True):
+        meta = metas[ruled[0][0].tags]
+        yield plan_phases(meta, list(zip(task.phases, ruled, strict=True)), task.options)
 
 
 def _keras_warning(draft: Draft) -> list[str]:

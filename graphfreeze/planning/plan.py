@@ -6,12 +6,12 @@ the schema that all commands share; ``digest`` ties a stored plan to the model i
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any
 
 from graphfreeze.errors import InputOutputError, UsageError
-from graphfreeze.planning.records import BatchNormRecord, FreezeRecord, Training
+from graphfreeze.planning.records import BatchNormRecord, FreezeRecord, PhaseRecord, Training
 from graphfreeze.selection import Copy, Region, Strategy, region_from_dict, region_to_dict
 
 SCHEMA = 1
@@ -59,6 +59,8 @@ class Atom:
     trainable: bool
     name: str | None = None
     """Name of the new variable, for ``PART`` and ``COPY``."""
+    phases: tuple[str, ...] = ()
+    """Names of the phases that train it, where some do and others do not."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,19 @@ class VariablePlan:
     """The partitioned variable that selectors name, where this is a part of one."""
 
     @property
+    def varies(self) -> bool:
+        """Whether some phases train what others hold."""
+        return any(atom.phases for atom in self.atoms)
+
+    def in_phase(self, phase: str | None) -> VariablePlan:
+        """What becomes of the variable in the functions of one phase; without phases, what becomes of it."""
+        if phase is None or not self.varies:
+            return self
+        atoms = tuple(replace(a, trainable=phase in a.phases) if a.phases else a for a in self.atoms)
+        free = self.strategy is Strategy.STOP and atoms[0].trainable
+        return replace(self, atoms=atoms, strategy=None if free else self.strategy)
+
+    @property
     def region(self) -> Region | None:
         """The frozen elements, or None where nothing is frozen."""
         frozen = [atom.region for atom in self.atoms if not atom.trainable]
@@ -110,6 +125,8 @@ class MetaGraphPlan:
     """Whether it can be trained; ``inspect`` says so."""
     freeze: FreezeRecord | None = None
     """Of a rewritten model: what the rewrite noted of itself."""
+    phases: tuple[PhaseRecord, ...] = ()
+    """The stages of training, in the order of the spec; functions outside of them train what the first one does."""
     batch_norms: tuple[BatchNormRecord, ...] = ()
     """Those that the graph trains with, where something is to be frozen."""
 
@@ -181,6 +198,7 @@ def _meta_graph_to_dict(meta: MetaGraphPlan) -> dict[str, Any]:
         "signatures": list(meta.signatures),
         "training": None if meta.training is None else meta.training.to_dict(),
         "freeze": None if meta.freeze is None else meta.freeze.to_dict(),
+        "phases": [phase.to_dict() for phase in meta.phases],
         "variables": [_variable_to_dict(v) for v in meta.variables],
         "batch_norms": [n.to_dict() for n in meta.batch_norms],
     }
@@ -192,6 +210,7 @@ def _meta_graph_from_dict(data: dict[str, Any]) -> MetaGraphPlan:
         signatures=tuple(data["signatures"]),
         variables=tuple(_variable_from_dict(v) for v in data["variables"]),
         format=data["format"],
+        phases=tuple(PhaseRecord.from_dict(p) for p in data.get("phases", ())),
         batch_norms=tuple(BatchNormRecord.from_dict(n) for n in data["batch_norms"]),
     )
 
@@ -221,7 +240,13 @@ def _variable_to_dict(v: VariablePlan) -> dict[str, Any]:
         ],
         "optimizer_bytes": {"before": v.optimizer_bytes[0], "after": v.optimizer_bytes[1]},
         "atoms": [
-            {"region": region_to_dict(a.region), "storage": a.storage, "trainable": a.trainable, "name": a.name}
+            {
+                "region": region_to_dict(a.region),
+                "storage": a.storage,
+                "trainable": a.trainable,
+                "name": a.name,
+                "phases": list(a.phases),
+            }
             for a in v.atoms
         ],
     }
@@ -249,6 +274,13 @@ def _variable_from_dict(data: dict[str, Any]) -> VariablePlan:
         writes=tuple(WriteRecord(**w) for w in data["writes"]),
         optimizer_bytes=(data["optimizer_bytes"]["before"], data["optimizer_bytes"]["after"]),
         atoms=tuple(
-            Atom(region_from_dict(a["region"]), Storage(a["storage"]), a["trainable"], a["name"]) for a in data["atoms"]
+            Atom(
+                region_from_dict(a["region"]),
+                Storage(a["storage"]),
+                a["trainable"],
+                a["name"],
+                tuple(a.get("phases", ())),
+            )
+            for a in data["atoms"]
         ),
     )

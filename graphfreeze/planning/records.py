@@ -65,6 +65,45 @@ class FreezeRecord:
 
 
 @dataclass(frozen=True, slots=True)
+class PhaseRecord:
+    """One phase: what trains in it, and the functions that it has."""
+
+    name: str
+    loss: str | None
+    trainable: int
+    """Elements that train."""
+    optimizer_bytes: int
+    """Of slots with Adam, two per trainable element."""
+    variables: tuple[str, ...]
+    """Names of what an optimizer is given, in order."""
+    functions: tuple[str, ...] = ()
+    """What can be called, as paths below ``graphfreeze/phases/NAME``, and signatures as ``signature NAME@PHASE``."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """The JSON form."""
+        return {
+            "name": self.name,
+            "loss": self.loss,
+            "trainable": self.trainable,
+            "optimizer_bytes": self.optimizer_bytes,
+            "variables": list(self.variables),
+            "functions": list(self.functions),
+        }
+
+    @classmethod
+    def from_dict(cls, data: dict[str, Any]) -> PhaseRecord:
+        """Reads ``to_dict``'s form back."""
+        return cls(
+            data["name"],
+            data["loss"],
+            data["trainable"],
+            data["optimizer_bytes"],
+            tuple(data["variables"]),
+            tuple(data["functions"]),
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class NormPlace:
     """One op (or arithmetic) that normalises with the statistics of the batch."""
 

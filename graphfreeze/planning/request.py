@@ -76,7 +76,9 @@ def plan_task(
         batch_norm=_choice(BatchNorm, "batch_norm", batch_norm),
         base_dir=Path.cwd(),
     )
-    if command != "inspect" and not chosen.rules:
+    if held and chosen.phases:
+        raise UsageError("--add extends a freeze, and phases replace it: leave --add out, or the [[phase]] tables")
+    if command != "inspect" and not chosen.rules and not chosen.phases:
         raise UsageError("Nothing says what to freeze. Pass --freeze or --train with a selector, or --spec with a file")
     return Task(
         command,
@@ -86,6 +88,7 @@ def plan_task(
         ),
         tags=None if tags is None else frozenset([tags] if isinstance(tags, str) else tags),
         held=held or {},
+        phases=chosen.phases,
     )
 
 

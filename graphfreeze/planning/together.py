@@ -22,11 +22,16 @@ def shared_out(sources: Sequence[Source], rules: Sequence[Rule]) -> Iterator[tup
         fitting = tuple(r for r in rules if _names(source, r) or not any(_names(s, r) for s in sources))
         if fitting != tuple(rules) and not source.held and all(r.verb is Verb.TRAIN for r in rules):
             # Rules that all say ``train`` freeze the rest, in a meta graph that has only the rest too.
-            rest: dict[Hashable, Region] = {
-                v.id: whole_region(() if v.shape is None else v.shape) for v in source.views.all if v.kind != "state"
-            }
-            source = replace(source, held=rest)
+            source = all_held(source)
         yield source, fitting
+
+
+def all_held(source: Source) -> Source:
+    """The meta graph with everything frozen that rules can train."""
+    rest: dict[Hashable, Region] = {
+        v.id: whole_region(() if v.shape is None else v.shape) for v in source.views.all if v.kind != "state"
+    }
+    return replace(source, held=rest)
 
 
 def with_writes(sources: Sequence[Source]) -> list[Source]:

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from graphfreeze.checkpoints.convert import Converted
     from graphfreeze.comparison.difference import Difference
+    from graphfreeze.passes.phase_view import Phases
     from graphfreeze.planning.plan import Plan
     from graphfreeze.runtime.steps.result import Steps
 
@@ -27,6 +28,7 @@ __all__ = [
     "write_difference",
     "write_lines",
     "write_message",
+    "write_phases",
     "write_plan",
     "write_restored",
     "write_steps",
@@ -38,6 +40,13 @@ def write_plan(plan: Plan, *, verbose: bool = False, quiet: bool = False) -> Non
     from graphfreeze.report.plans import render_plan
 
     write_lines(render_plan(plan, width=stream_width(sys.stdout), verbose=verbose, quiet=quiet), sys.stdout)
+
+
+def write_phases(found: Phases, *, verbose: bool = False, quiet: bool = False) -> None:
+    """Writes the phases of a model to stdout."""
+    from graphfreeze.report.phases import render_phases
+
+    write_lines(render_phases(found, width=stream_width(sys.stdout), verbose=verbose, quiet=quiet), sys.stdout)
 
 
 def write_restored(names: Sequence[str], *, verbose: bool = False) -> None:

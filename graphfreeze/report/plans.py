@@ -48,10 +48,17 @@ def render_plan(plan: Plan, *, width: int | None, verbose: bool = False, quiet: 
             lines += _batch_norms(meta, width, verbose)
             lines += _untouched(meta, width) if plan.command != "inspect" and not verbose else []
         lines += _totals(meta, width)
+        lines += _phases(meta, width, verbose) if meta.phases and not quiet else []
         lines += render_training(meta, width, verbose=verbose) if plan.command == "inspect" and not quiet else []
     if not plan.meta_graphs:
         lines += wrapped("The model has no meta graphs: there is nothing to freeze.", width)
     return lines
+
+
+def _phases(meta: MetaGraphPlan, width: int | None, verbose: bool) -> list[Text]:
+    from graphfreeze.report.phases import render_table
+
+    return [Text(), *render_table(meta, width, verbose=verbose)]
 
 
 def _meta_graph_header(meta: MetaGraphPlan, width: int | None) -> list[Text]:

@@ -72,4 +72,6 @@ def _spec(spec: dict[str, Any], most: int | None) -> str:
     options = [f"{key} {spec[key]}" for key in ("strategy", "copy") if spec.get(key) not in (None, "auto", "snapshot")]
     rest = 0 if most is None else len(rules) - most
     shown = rules if rest <= 0 else [*rules[:most], f"{rest:,} more rules"]
+    phases = [phase["name"] for phase in spec.get("phases", ())]
+    options += [f"phases {_listed(phases, most)}"] if phases else []
     return ", ".join([*shown, *options]) or "no rules"

@@ -18,18 +18,22 @@ from graphfreeze.lowering.facts import Fact, check_format, read_fact
 from graphfreeze.runtime.exported import origin_of
 
 
-def trainable_variables(loaded: Any) -> list[Any]:
+def trainable_variables(loaded: Any, *, phase: str | None = None) -> list[Any]:
     """The ``tf.Variable`` objects to give to an optimizer, in the order of the source, a part in its variable's place.
 
     Args:
         loaded: What ``tf.saved_model.load`` returned for a rewritten model, or what ``freeze`` returned. For a Keras
-            model they are its ``keras.Variable`` objects.
+            model they are its ``keras.Variable`` objects. Or a ``tf.Graph`` that a rewritten TF1 model was loaded into.
+        phase: One of the model's phases; by default the first.
 
     Raises:
-        UsageError: the model carries no freeze.
+        UsageError: the model carries no freeze, or has no such phase.
     """
+    if hasattr(loaded, "get_collection"):
+        return _in_graph(loaded, phase)
     revived = _revived(loaded)
-    found = list(_info(revived).concrete_functions[0].trainable_variables)
+    holder = _info(revived) if phase is None else _phase(revived, phase).info
+    found = list(holder.concrete_functions[0].trainable_variables)
     if revived is loaded:
         return found
     trained = {id(v) for v in found}
@@ -84,6 +88,25 @@ def _info(loaded: Any) -> Any:
             "tf.saved_model.load"
         )
     return holder.info
+
+
+def _in_graph(graph: Any, phase: str | None) -> list[Any]:
+    if phase is None:
+        return list(graph.get_collection("trainable_variables"))
+    names = {tensor.name: None for tensor in graph.get_collection(f"graphfreeze/{phase}")}
+    if not names:
+        raise UsageError(f"The graph has no phase '{phase}': its collection 'graphfreeze/{phase}' is empty")
+    by_name = {v.name: v for v in graph.get_collection("variables")}
+    return [by_name[name] for name in names]
+
+
+def _phase(loaded: Any, phase: str) -> Any:
+    known = [p["name"] for p in read_info(loaded).get("phases", ())]
+    if phase not in known:
+        names = ", ".join(f"'{name}'" for name in known)
+        has = f"It has {names}" if known else "Phases are [[phase]] tables of the spec that it is rewritten with"
+        raise UsageError(f"The model has no phase '{phase}'. {has}")
+    return getattr(loaded.graphfreeze.phases, phase)
 
 
 def effective(loaded: Any, place: Sequence[str], data: dict[str, Any]) -> NDArray[Any]:

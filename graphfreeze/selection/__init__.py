@@ -16,7 +16,18 @@ from graphfreeze.selection.encoding import describe, region_from_dict, region_to
 from graphfreeze.selection.parser import parse_selector
 from graphfreeze.selection.region import Box, Dense, Empty, Points, Region, Rows, Shape, Whole
 from graphfreeze.selection.resolve import Resolution, ResolvedVariable, RuleMatch, resolve
-from graphfreeze.selection.spec import BatchNorm, Copy, Rule, Spec, Strategy, Verb, make_rule, make_spec, read_spec
+from graphfreeze.selection.spec import (
+    BatchNorm,
+    Copy,
+    Phase,
+    Rule,
+    Spec,
+    Strategy,
+    Verb,
+    make_rule,
+    make_spec,
+    read_spec,
+)
 from graphfreeze.selection.syntax import Selector
 from graphfreeze.selection.variables import Kind, VariableView
 
@@ -27,6 +38,7 @@ __all__ = [
     "Dense",
     "Empty",
     "Kind",
+    "Phase",
     "Points",
     "Region",
     "Resolution",

@@ -17,10 +17,22 @@ or rules in an order of their own, each with one verb:
 
 The last rule that covers an element decides, so order matters; it is file order, then the command line's, all its
 ``--freeze`` before all its ``--train``.
+
+Phases are stages of training, each with rules that follow the common ones. Where those all say ``train``, they freeze
+the rest in every phase:
+
+    train = "head/**"
+    [[phase]]
+    name = "head"
+    [[phase]]
+    name = "top"
+    train = ["block_2/**"]
+    loss = "distance"        # a tensor of a TF1 graph, where the phase has a loss of its own
 """
 
 from __future__ import annotations
 
+import keyword
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -32,6 +44,7 @@ from graphfreeze.selection.parser import parse_selector
 from graphfreeze.selection.syntax import Selector
 
 RULES_KEY = "rule"
+PHASES_KEY = "phase"
 _OPTIONS = ("strategy", "copy", "batch_norm")
 
 
@@ -97,6 +110,21 @@ class Rule:
 
 
 @dataclass(frozen=True, slots=True)
+class Phase:
+    """One stage of training: its rules follow those that all phases have in common."""
+
+    name: str
+    """An identifier of Python: functions of the phase are found by it."""
+    rules: tuple[Rule, ...] = ()
+    loss: str | None = None
+    """What the phase minimises, where that is its own."""
+
+    def to_dict(self) -> dict[str, object]:
+        """As plain JSON values."""
+        return {"name": self.name, "rules": [_rule_to_dict(rule) for rule in self.rules], "loss": self.loss}
+
+
+@dataclass(frozen=True, slots=True)
 class Spec:
     """Rules in the order in which they apply, and the options that go with them."""
 
@@ -104,15 +132,17 @@ class Spec:
     strategy: Strategy = Strategy.AUTO
     copy: Copy = Copy.SNAPSHOT
     batch_norm: BatchNorm = BatchNorm.FREEZE_STATS
+    phases: tuple[Phase, ...] = ()
 
     def to_dict(self) -> dict[str, object]:
         """The spec as plain JSON values; `from_dict` reads it back to an equal spec."""
-        return {
+        data: dict[str, object] = {
             "rules": [_rule_to_dict(rule) for rule in self.rules],
             "strategy": str(self.strategy),
             "copy": str(self.copy),
             "batch_norm": str(self.batch_norm),
         }
+        return data | ({"phases": [phase.to_dict() for phase in self.phases]} if self.phases else {})
 
     @classmethod
     def from_dict(cls, data: object) -> Spec:
@@ -124,8 +154,14 @@ class Spec:
         match data:
             case {"rules": list(rules), "strategy": str(strategy), "copy": str(copy), **rest}:
                 try:
-                    norm = BatchNorm(str(rest.get("batch_norm", BatchNorm.FREEZE_STATS)))
-                    return cls(tuple(map(_rule_from_dict, rules)), Strategy(strategy), Copy(copy), norm)
+                    phases = rest.get("phases", [])
+                    return cls(
+                        tuple(map(_rule_from_dict, rules)),
+                        Strategy(strategy),
+                        Copy(copy),
+                        BatchNorm(str(rest.get("batch_norm", BatchNorm.FREEZE_STATS))),
+                        tuple(map(_phase_from_dict, phases if isinstance(phases, list) else [None])),
+                    )
                 except (ValueError, UsageError) as error:
                     raise InputOutputError(f"A stored spec is damaged: {error}") from None
         raise InputOutputError("A stored spec is damaged: expected 'rules', 'strategy' and 'copy'.")
@@ -140,12 +176,13 @@ def read_spec(path: Path) -> Spec:
         SelectorSyntaxError: a selector in it cannot be parsed.
     """
     data = _read_toml(path)
-    _check_keys(data, ("freeze", "train", RULES_KEY, *_OPTIONS), str(path))
+    _check_keys(data, ("freeze", "train", RULES_KEY, *_OPTIONS, PHASES_KEY), str(path))
     return Spec(
         tuple(_file_rules(data, path)),
         _choice(Strategy, data, "strategy", Strategy.AUTO, path),
         _choice(Copy, data, "copy", Copy.SNAPSHOT, path),
         _choice(BatchNorm, data, "batch_norm", BatchNorm.FREEZE_STATS, path),
+        tuple(_file_phases(data, path)),
     )
 
 
@@ -185,6 +222,7 @@ def make_spec(
         strategy or before.strategy,
         copy or before.copy,
         batch_norm or before.batch_norm,
+        before.phases,
     )
 
 
@@ -247,6 +285,41 @@ def _table_rules(table: Mapping[str, object], path: Path, where: str) -> Iterabl
     yield from _verb_rules(verb, table[verb], path, f"{where}, {verb}")
 
 
+def _file_phases(data: Mapping[str, object], path: Path) -> Iterable[Phase]:
+    tables = data.get(PHASES_KEY, [])
+    if not isinstance(tables, list) or not all(isinstance(table, dict) for table in tables):
+        raise UsageError(f"{path}: 'phase' must be tables: write [[phase]], with 'name' below it.")
+    seen: set[str] = set()
+    for number, table in enumerate(tables, start=1):
+        phase = _table_phase(table, path, f"{path}: phase {number}")
+        if phase.name in seen:
+            raise UsageError(f"{path}: phase {number}: the name '{phase.name}' is taken by an earlier phase.")
+        seen.add(phase.name)
+        yield phase
+
+
+def _table_phase(table: Mapping[str, object], path: Path, where: str) -> Phase:
+    _check_keys(table, ("name", *Verb, "loss"), where)
+    name, loss = table.get("name"), table.get("loss")
+    if not isinstance(name, str):
+        found = _toml_type(name) if "name" in table else "none"
+        raise UsageError(f"{where}: a phase needs a 'name' of its own, a string; found {found}.")
+    if not is_phase_name(name):
+        raise UsageError(
+            f"{where}: the name '{name}' cannot be an attribute in Python. Use letters, digits and '_', a letter first."
+        )
+    if loss is not None and not isinstance(loss, str):
+        raise UsageError(f"{where}: 'loss' must be a string, found {_toml_type(loss)}.")
+    rules = [r for verb in Verb for r in _verb_rules(verb, table.get(verb, []), path, f"{where} ('{name}'), {verb}")]
+    return Phase(name, tuple(rules), loss)
+
+
+def is_phase_name(name: str) -> bool:
+    """Whether functions can be found under a name: ``loaded.graphfreeze.phases.NAME``."""
+    plain = name.isascii() and name.isidentifier() and not name.startswith("_")
+    return plain and not keyword.iskeyword(name)
+
+
 def _verb_rules(verb: Verb, value: object, path: Path, where: str) -> Iterable[Rule]:
     if isinstance(value, str):
         yield make_rule(verb, value, path.parent, where)
@@ -300,3 +373,10 @@ def _rule_from_dict(data: object) -> Rule:
             if isinstance(folder, str):
                 return Rule(Verb(verb), parse_selector(text), Path(folder), text)
     raise ValueError("expected rules with 'verb' and 'selector'")
+
+
+def _phase_from_dict(data: object) -> Phase:
+    match data:
+        case {"name": str(name), "rules": list(rules), "loss": None | str() as loss}:
+            return Phase(name, tuple(map(_rule_from_dict, rules)), loss)
+    raise ValueError("expected phases with 'name', 'rules' and 'loss'")

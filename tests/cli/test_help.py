@@ -9,7 +9,7 @@ import pytest
 
 from tests.cli.standing_in import ROOT, run
 
-COMMANDS = ["inspect", "plan", "rewrite", "train", "train-step", "verify", "finalize", "diff", "checkpoint"]
+COMMANDS = ["inspect", "plan", "rewrite", "train", "train-step", "verify", "phases", "finalize", "diff", "checkpoint"]
 
 
 def test_first_line_of_help_says_which_freeze():

@@ -56,7 +56,9 @@ def test_keys_are_those_that_every_command_writes():
     data = Plan("inspect", "m", "d", (MetaGraphPlan(("serve",), (), (plain,)),), {}).to_dict()
     assert list(data) == ["schema", "command", "model", "digest", "meta_graphs", "warnings", "spec"]
     (meta_graph,) = data["meta_graphs"]
-    assert list(meta_graph) == ["tags", "format", "signatures", "training", "freeze", "variables", "batch_norms"]
+    assert list(meta_graph) == [
+        *("tags", "format", "signatures", "training", "freeze", "phases", "variables", "batch_norms")
+    ]
     (variable,) = meta_graph["variables"]
     assert set(variable) >= {
         *("name", "path", "key", "dtype", "shape", "kind", "trainable", "elements", "bytes", "frozen", "strategy"),

@@ -105,10 +105,10 @@ def test_damaged_stored_form(data, problem):
             'frezze = ["a"]',
             (
                 ": unknown key 'frezze'. Did you mean 'freeze'? Known keys: freeze, train, rule, strategy, copy, "
-                "batch_norm."
+                "batch_norm, phase."
             ),
         ),
-        ("x = 1", ": unknown key 'x'. Known keys: freeze, train, rule, strategy, copy, batch_norm."),
+        ("x = 1", ": unknown key 'x'. Known keys: freeze, train, rule, strategy, copy, batch_norm, phase."),
         ("freeze = 3", ": freeze: expected a selector or a list of selectors, found an integer."),
         ("train = {a = 1}", ": train: expected a selector or a list of selectors, found a table."),
         ('freeze = ["a", true]', ": freeze, entry 2: expected a selector, found a boolean."),

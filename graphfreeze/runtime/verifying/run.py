@@ -132,16 +132,20 @@ class Run:
             return
         try:
             wanted = [self._loaded.at(place) for place in self.evidence.trains]
-            listed = list(self._loaded.root.graphfreeze.info.concrete_functions[0].trainable_variables)
+            holder = self._loaded.root.graphfreeze
+            holder = getattr(holder.phases, self.evidence.phase) if self.evidence.phase else holder
+            listed = list(holder.info.concrete_functions[0].trainable_variables)
         except Exception as error:
             if self.evidence.listed:
-                yield Finding("loading", "graphfreeze.info", "failed", f"does not list what trains: {words_of(error)}")
+                yield Finding("loading", self._info, "failed", f"does not list what trains: {words_of(error)}")
             return
         if [id(v) for v in listed] != [id(v) for v in wanted]:
             names = ", ".join(f"'{v.name}'" for v in listed)
-            yield Finding(
-                "loading", "graphfreeze.info", "failed", f"lists other variables than those that train: {names}"
-            )
+            yield Finding("loading", self._info, "failed", f"lists other variables than those that train: {names}")
+
+    @property
+    def _info(self) -> str:
+        return f"graphfreeze.phases.{self.evidence.phase}.info" if self.evidence.phase else "graphfreeze.info"
 
     def _outputs(self, name: str) -> Results:
         """What all functions give after ``poison`` or ``forward``."""
@@ -238,7 +242,7 @@ class Run:
 
     def graph_loader(self) -> Iterator[Finding]:
         """Signatures on poisoned weights, and what the saver of the graph writes."""
-        if not self.evidence.holdings:
+        if not self.evidence.holdings or self.evidence.phase:
             return
         with tempfile.TemporaryDirectory(prefix="graphfreeze-") as name:
             yield from self._graph_loader(Path(name))
