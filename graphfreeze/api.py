@@ -1,8 +1,7 @@
 """The architecture, read from top to bottom: what each command does, one call per step.
 
-All but ``verify`` and ``freeze`` work on protobufs and bytes; no op of a model runs, and TensorFlow is not started. All
-return plain values. ``verify`` runs the model, in a process of its own; ``freeze`` takes an object of a process in
-which TensorFlow runs already.
+All but ``verify`` and ``freeze`` work on protobufs and bytes: no op of a model runs, TensorFlow is not started. All
+return plain values. ``verify`` runs the model in a process of its own; ``freeze`` takes an object where TensorFlow runs.
 """
 
 from __future__ import annotations
@@ -15,18 +14,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from graphfreeze.errors import NoMatchError, UsageError, VerificationError
-from graphfreeze.graph.trace import Traces, trace_model
+from graphfreeze.graph.trace import trace_model
 from graphfreeze.passes.execute import execute_plan
+from graphfreeze.passes.planned import plan_call, taken_off
 from graphfreeze.passes.presence import is_rewritten
-from graphfreeze.planning import Options, Plan, plan_model
+from graphfreeze.planning import Plan, plan_model
 from graphfreeze.planning.request import PlanOptions, Selectors, given_plan, plan_task
-from graphfreeze.savedmodel import Draft, Weights, check_target, open_draft
+from graphfreeze.savedmodel import Weights, check_target, open_draft
 
 # What only some commands need is imported by them: a rewrite starts at once.
 if TYPE_CHECKING:
     from graphfreeze.checkpoints import Converted, Direction, Frozen
     from graphfreeze.comparison import Difference
-    from graphfreeze.passes.finalize import Finalized, TakenOff
+    from graphfreeze.passes.finalize import Finalized
     from graphfreeze.passes.phase_view import Phases
     from graphfreeze.runtime.verifying.results import Verified
 
@@ -79,8 +79,8 @@ def plan(
         InputOutputError: a file is missing or damaged.
     """
     draft = open_draft(Path(model))
-    off = _plain(draft)
-    return _plan("plan", draft, trace_model(draft), off, freeze, train, add, options)
+    off = taken_off(draft)
+    return plan_call("plan", draft, trace_model(draft), off, freeze, train, add, options)
 
 
 def rewrite(
@@ -118,11 +118,11 @@ def rewrite(
     """
     draft = open_draft(Path(model))
     check_target(draft.model, Path(out), overwrite=overwrite)
-    off = _plain(draft)
+    off = taken_off(draft)
     with draft.copying(Path(out), weights):
         traces = trace_model(draft)
         if plan is None:
-            made = _plan("rewrite", draft, traces, off, freeze, train, add, options)
+            made = plan_call("rewrite", draft, traces, off, freeze, train, add, options)
         else:
             beside = bool(freeze or train or add or any(options.values()))
             made = replace(given_plan(plan, beside), command="rewrite")
@@ -397,43 +397,3 @@ def checkpoint(
     return convert_checkpoint(
         Path(prefix), Path(out), model, direction, frozen=frozen, at=at, overwrite=overwrite, progress=progress
     )
-
-
-def _plain(draft: Draft) -> TakenOff | None:
-    """Takes off a freeze that the model carries: a second rewrite replaces or extends it, on the plain model."""
-    if not is_rewritten(draft):
-        return None
-    from graphfreeze.passes.finalize import take_off
-
-    return take_off(draft)
-
-
-def _plan(
-    command: str,
-    draft: Draft,
-    traces: Traces,
-    off: TakenOff | None,
-    freeze: Selectors,
-    train: Selectors,
-    add: bool,
-    options: PlanOptions,
-) -> Plan:
-    if add and off is not None and off.phases:
-        raise UsageError(
-            "The model has phases, and --add extends a freeze without phases. Leave --add out and give a spec of all "
-            "that is to be held; it replaces the phases"
-        )
-    held = off.held if add and off is not None else {}
-    if add and off is not None and off.inference and options.get("batch_norm") is None:
-        options = {**options, "batch_norm": "inference"}
-    task = plan_task(command, freeze, train, held=held, **options)
-    plan = plan_model(draft, task, traces)
-    if off is not None:
-        plan = replace(plan, warnings=plan.warnings + off.lost_steps)
-    if not add or off is None or not off.frozen:
-        return plan
-    from graphfreeze.passes.refreeze import held_again
-
-    given = task.options
-    as_before = given == replace(Options(), allow_empty=given.allow_empty, batch_norm=given.batch_norm)
-    return held_again(draft, traces, off, plan, as_before=as_before)
