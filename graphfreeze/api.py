@@ -1,7 +1,7 @@
 """The architecture, read from top to bottom: what each command does, one call per step.
 
 All but ``verify`` and ``freeze`` work on protobufs and bytes: no op of a model runs, TensorFlow is not started. All
-return plain values. ``verify`` runs the model in a process of its own; ``freeze`` takes an object where TensorFlow runs.
+return plain values. ``verify`` runs the model in a process of its own, ``freeze`` takes an object of this one.
 """
 
 from __future__ import annotations

@@ -74,6 +74,13 @@ def read_info(loaded: Any) -> dict[str, Any]:
     return data
 
 
+def phase_records(loaded: Any) -> tuple[dict[str, Any], ...]:
+    """What a model says of its phases, in order (see ``PhaseRecord``); nothing where it has none, or no freeze."""
+    if not hasattr(getattr(loaded, "graphfreeze", None), "info"):
+        return ()
+    return tuple(read_info(loaded).get("phases", ()))
+
+
 def _revived(model: Any) -> Any:
     """What ``tf.saved_model.load`` returned; a frozen Keras model keeps it."""
     origin = origin_of(model)
@@ -101,7 +108,7 @@ def _in_graph(graph: Any, phase: str | None) -> list[Any]:
 
 
 def _phase(loaded: Any, phase: str) -> Any:
-    known = [p["name"] for p in read_info(loaded).get("phases", ())]
+    known = [p["name"] for p in phase_records(loaded)]
     if phase not in known:
         names = ", ".join(f"'{name}'" for name in known)
         has = f"It has {names}" if known else "Phases are [[phase]] tables of the spec that it is rewritten with"

@@ -4,7 +4,6 @@
 |---|---|
 | ``train`` | the public function: what is loaded, resumed and written |
 | ``loop`` | phases, epochs and steps in order, and where a run stands |
-| ``phases`` | what a phase trains and which function it calls |
 | ``step`` | one step as a function of TensorFlow, and the optimizers |
 | ``request`` | the options of a run, and what makes two runs the same |
 | ``files``, ``columns`` | data files, and how their arrays fit a function's inputs |

@@ -9,13 +9,12 @@ from typing import Any
 
 import numpy as np
 
-from graphfreeze.errors import NothingToTrainError, UnsupportedModelError, UsageError
+from graphfreeze.errors import NothingToTrainError, UsageError
 from graphfreeze.graph.randomness import random_nodes
 from graphfreeze.runtime.looping.columns import Wanted
-from graphfreeze.runtime.looping.phases import Phase
 from graphfreeze.runtime.optimizers import keras_optimizer
-from graphfreeze.runtime.specs import one_line
 from graphfreeze.runtime.steps.losses import compute, targets_like
+from graphfreeze.runtime.steps.phases import Phase, gradients_of
 
 TARGETS = "targets"
 
@@ -75,12 +74,14 @@ def make_optimizers(text: str, phases: Mapping[str | None, Phase], shared: bool)
     return found
 
 
-def wanted_of(phase: Phase) -> list[Wanted]:
-    """What a step takes, in the order of the function's inputs, targets last.
+def wanted_of(phases: Iterable[Phase]) -> list[Wanted]:
+    """What the steps of all phases take, in the order of the function's inputs, targets last.
 
     Raises:
-        UsageError: the function has an input that is called as the targets are.
+        UsageError: the function has an input that is called as the targets are, or phases need other targets.
     """
+    every = list(phases)
+    phase = next((p for p in every if p.loss.needs_targets), every[0])
     inputs = {name: (spec.shape, spec.dtype) for name, spec in phase.function.inputs.items()}
     if phase.loss.needs_targets:
         if TARGETS in inputs:
@@ -88,8 +89,13 @@ def wanted_of(phase: Phase) -> list[Wanted]:
                 f"Function '{phase.function.name}' has an input '{TARGETS}' of its own, and the loss needs targets "
                 "beside it. Train through an output that is the loss: --loss OUTPUT"
             )
-        assert phase.loss.output is not None
-        shape, dtype = targets_like(phase.loss, phase.function.outputs[phase.loss.output])
+        shape, dtype = _targets(phase)
+        other = next((p for p in every if p.loss.needs_targets and _targets(p) != (shape, dtype)), None)
+        if other is not None:
+            raise UsageError(
+                f"{phase.title} compares with targets of shape {shape} and dtype {dtype.name}, and "
+                f"{other.title.lower()} with others, but there is one set of data. Train them in two runs"
+            )
         import tensorflow as tf
 
         inputs[TARGETS] = (tf.TensorShape(shape), dtype)
@@ -101,6 +107,12 @@ def wanted_of(phase: Phase) -> list[Wanted]:
         )
         for name, (shape, dtype) in inputs.items()
     ]
+
+
+def _targets(phase: Phase) -> tuple[Any, Any]:
+    assert phase.loss.output is not None
+    shape, dtype = targets_like(phase.loss, phase.function.outputs[phase.loss.output])
+    return shape, dtype
 
 
 def make_step(phase: Phase, optimizer: Any, wanted: Iterable[Wanted]) -> Step:
@@ -124,7 +136,7 @@ def make_step(phase: Phase, optimizer: Any, wanted: Iterable[Wanted]) -> Step:
             outputs = phase.function.call({name: given[name] for name in phase.function.inputs})
             assert phase.loss.output is not None
             loss, metrics = compute(phase.loss, outputs[phase.loss.output], given.get(TARGETS))
-        pairs = list(zip(_gradients(tape, loss, phase), phase.variables, strict=True))
+        pairs = list(zip(gradients_of(tape, loss, phase), phase.variables, strict=True))
         trained[:] = [v for g, v in pairs if g is not None]
         untrained[:] = [v.name.removesuffix(":0") for g, v in pairs if g is None]
         if not trained:
@@ -147,14 +159,3 @@ def _spec_of(gradient: Any, variable: Any) -> Any:
         return tf.TensorSpec(gradient.shape, gradient.dtype)
     dense = None if gradient.dense_shape is None else gradient.dense_shape.dtype
     return tf.IndexedSlicesSpec(variable.shape, gradient.dtype, gradient.indices.dtype, dense, [None])
-
-
-def _gradients(tape: Any, loss: Any, phase: Phase) -> list[Any]:
-    try:
-        found: list[Any] = tape.gradient(loss, list(phase.variables))
-    except (LookupError, ValueError) as error:
-        raise UnsupportedModelError(
-            f"TensorFlow has no gradient through function '{phase.function.name}': {one_line(error)}. See what stands "
-            "in the way with: graphfreeze inspect MODEL --deep"
-        ) from error
-    return found

@@ -16,13 +16,13 @@ from graphfreeze.runtime.looping.batches import ArrayBatches, Batches, DatasetBa
 from graphfreeze.runtime.looping.columns import Wanted, check_columns, fitted
 from graphfreeze.runtime.looping.files import file_digest, read_data
 from graphfreeze.runtime.looping.loop import Interrupted, Loop, Position, names_of
-from graphfreeze.runtime.looping.phases import find_phase
 from graphfreeze.runtime.looping.request import Phases, Request, check_numbers, check_places, columns_of, plan_of
 from graphfreeze.runtime.looping.result import Progress, Trained
 from graphfreeze.runtime.looping.scalars import Scalars
 from graphfreeze.runtime.looping.step import Step, make_optimizers, make_step, wanted_of
 from graphfreeze.runtime.looping.store import Store
 from graphfreeze.runtime.specs import one_line
+from graphfreeze.runtime.steps.phases import find_phase
 from graphfreeze.savedmodel import VARIABLE_VALUE, Draft, check_target, checkpoint_path, digest, open_draft
 
 _PathIn = str | PathLike[str]
@@ -114,7 +114,7 @@ class _Run:
         self.loaded = _load(draft.model.directory)
         names = dict.fromkeys(name for name, _ in request.plan)
         phases = {name: find_phase(self.loaded, name, request.function, request.loss) for name in names}
-        wanted = wanted_of(next(iter(phases.values())))
+        wanted = wanted_of(phases.values())
         check_columns(columns, wanted)
         self.batches, unused = _batches(dataset, wanted, columns, request)
         self.optimizers = make_optimizers(request.optimizer, phases, request.shared)

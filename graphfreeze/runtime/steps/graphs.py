@@ -6,6 +6,7 @@ under UPDATE_OPS, as the averages of batch normalisation, run with each step, as
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from graphfreeze.errors import GraphfreezeError, NothingToTrainError, UnsupportedModelError, UsageError
+from graphfreeze.graph.attrs import ADDED, attr_bytes
+from graphfreeze.runtime.loaded import trainable_variables
 from graphfreeze.runtime.optimizers import suggestion, tf1_optimizer
 from graphfreeze.runtime.steps.grown import Grown, assemble
 from graphfreeze.runtime.steps.inputs import DEFAULT, Targets
@@ -35,14 +38,6 @@ _PLACEHOLDERS = frozenset({"Placeholder", "PlaceholderV2", "PlaceholderWithDefau
 
 
 @dataclass(frozen=True, slots=True)
-class Phase:
-    """What one train op trains, and what it makes small."""
-
-    name: str | None
-    variables: tuple[Any, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Goal:
     """The loss in the graph."""
 
@@ -50,6 +45,15 @@ class Goal:
     metrics: Mapping[str, Any]
     inputs: Mapping[str, Any]
     """Input name -> tensor; targets last."""
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """What one train op trains, and what it makes small."""
+
+    name: str | None
+    variables: tuple[Any, ...]
+    goal: Goal
 
 
 Made = tuple[
@@ -80,12 +84,16 @@ def grow(
     with graph.as_default():
         old_saver = _imported(meta)
         before = list(tf.compat.v1.global_variables())
-        phases = _phases(meta)
-        _refuse_taken(meta, [*(train_signature(p.name) for p in phases), EVALUATE, SAVE, RESTORE])
+        records = _records(meta)
+        _refuse_taken(meta, [*(train_signature(name) for name, _ in records), EVALUATE, SAVE, RESTORE])
         goal = _goal(graph, meta, wanted, function, targets)
-        steps = _train_ops(phases, goal, make, shared)
+        phases = [
+            Phase(name, _variables(graph, name), goal if own is None else _goal(graph, meta, own, function, None))
+            for name, own in records
+        ]
+        steps = _train_ops(phases, make, shared)
         added = [v for v in tf.compat.v1.global_variables() if not any(v is b for b in before)]
-        saver, signatures = _signatures(goal, steps)
+        saver, signatures = _signatures(goal, phases, steps)
         exported = tf.compat.v1.train.export_meta_graph(graph=graph, saver_def=saver)
         values = _first_values(draft, graph, old_saver, added)
     _refuse_unsaved(draft, saver, graph)
@@ -128,17 +136,28 @@ def _imported(meta: MetaGraphDef) -> Any:
     return tf.compat.v1.train.import_meta_graph(copy)
 
 
-def _phases(meta: MetaGraphDef) -> list[Phase]:
-    """One nameless phase: what the collection of trainable variables says."""
-    import tensorflow as tf
+def _records(meta: MetaGraphDef) -> list[tuple[str | None, Loss | None]]:
+    """Name of each phase and the loss of its own; a nameless one where the graph has none."""
+    told = [
+        json.loads(node.attr["value"].tensor.string_val[0])
+        for node in meta.graph_def.node
+        if attr_bytes(node, ADDED) == b"info"
+    ]
+    found = [(r["name"], r["loss"]) for data in told[:1] for r in data.get("phases", ())]
+    if not found:
+        return [(only_phase(meta.signature_def), None)]
+    return [(name, None if loss is None else parse_loss(loss)) for name, loss in found]
 
-    variables = tuple(tf.compat.v1.trainable_variables())
+
+def _variables(graph: Any, phase: str | None) -> tuple[Any, ...]:
+    named = phase is not None and f"graphfreeze/{phase}" in graph.get_all_collection_keys()
+    variables = tuple(trainable_variables(graph, phase=phase if named else None))
     if not variables:
         raise NothingToTrainError(
             "The graph's collection of trainable variables is empty. Look at what it holds with: graphfreeze inspect "
             "MODEL"
         )
-    return [Phase(only_phase(meta.signature_def), variables)]
+    return variables
 
 
 def _signature(meta: MetaGraphDef, function: str | None) -> str:
@@ -241,7 +260,7 @@ def _inputs(meta: MetaGraphDef, ops: Sequence[Any]) -> dict[str, Any]:
     return dict(sorted(found.items()))
 
 
-def _train_ops(phases: Sequence[Phase], goal: Goal, make: Any, shared: bool) -> dict[str, Any]:
+def _train_ops(phases: Sequence[Phase], make: Any, shared: bool) -> dict[str, Any]:
     """Signature -> the train op of its phase."""
     import tensorflow as tf
 
@@ -251,6 +270,7 @@ def _train_ops(phases: Sequence[Phase], goal: Goal, make: Any, shared: bool) -> 
     one = make(slots) if shared else None
     steps: dict[str, Any] = {}
     for phase in phases:
+        goal = phase.goal
         scope = SCOPE if phase.name is None else f"{SCOPE}{phase.name}/"
         own = one or make(slots if phase.name is None else f"{slots}/{phase.name}")
         with tf.name_scope(scope):
@@ -268,21 +288,23 @@ def _train_ops(phases: Sequence[Phase], goal: Goal, make: Any, shared: bool) -> 
     return steps
 
 
-def _signatures(goal: Goal, steps: Mapping[str, Any]) -> tuple[Any, dict[str, tuple[dict[str, Any], dict[str, Any]]]]:
+def _signatures(
+    goal: Goal, phases: Sequence[Phase], steps: Mapping[str, Any]
+) -> tuple[Any, dict[str, tuple[dict[str, Any], dict[str, Any]]]]:
     """The saver of everything, and for each signature its inputs and outputs."""
     import tensorflow as tf
 
     found: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {}
-    results = {"loss": goal.loss, **goal.metrics}
     with tf.name_scope(SCOPE):
-        for name, step in steps.items():
+        for phase, (name, step) in zip(phases, steps.items(), strict=True):
+            results = {"loss": phase.goal.loss, **phase.goal.metrics}
             with tf.control_dependencies([step]):
                 outputs = {
                     key: tf.identity(tensor, name=f"{step.name.split('/')[-1]}/{key}")
                     for key, tensor in results.items()
                 }
-            found[name] = (dict(goal.inputs), outputs)
-        found[EVALUATE] = (dict(goal.inputs), dict(results))
+            found[name] = (dict(phase.goal.inputs), outputs)
+        found[EVALUATE] = (dict(goal.inputs), {"loss": goal.loss, **goal.metrics})
         saver = tf.compat.v1.train.Saver(name=f"{SCOPE}save").as_saver_def()
         graph = tf.compat.v1.get_default_graph()
         path = graph.get_tensor_by_name(saver.filename_tensor_name)

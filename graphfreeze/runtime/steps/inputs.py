@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from graphfreeze.errors import UsageError
+from graphfreeze.runtime.loaded import phase_records
 from graphfreeze.runtime.optimizers import suggestion
 
 DEFAULT = "serving_default"
@@ -69,16 +70,15 @@ def parse_targets(text: str) -> Targets:
     return Targets(match[1], tuple(int(s) if s.isdecimal() else None for s in sizes), dtype)
 
 
-def find_function(loaded: Any, name: str | None) -> Function:
+def find_function(loaded: Any, name: str | None, phase: str | None = None) -> Function:
     """The signature or function of this name; by default ``serving_default``, the only signature, or ``__call__``.
 
-    ``NAME[N]`` is the N-th way in which a function was traced.
+    ``NAME[N]`` is the N-th way in which a function was traced. In a phase it is that phase's variant of it.
 
     Raises:
         UsageError: there is none of that name, or several could be meant.
     """
-    signatures = dict(getattr(loaded, "signatures", {}))
-    functions = _functions(loaded)
+    signatures, functions = _in_phase(loaded, phase)
     wanted = name or _default(signatures, functions)
     if wanted in signatures:
         return _signature(wanted, signatures[wanted])
@@ -88,6 +88,17 @@ def find_function(loaded: Any, name: str | None) -> Function:
         hint = suggestion(stem, [*signatures, *functions], "It has")
         raise UsageError(f"The model has no signature or function '{stem}'. {hint}")
     return _traced(stem, number, functions[stem])
+
+
+def _in_phase(loaded: Any, phase: str | None) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Signatures and functions by the names that they have outside phases."""
+    signatures, functions = dict(getattr(loaded, "signatures", {})), _functions(loaded)
+    if phase is None:
+        return signatures, functions
+    ends = tuple(f"@{record['name']}" for record in phase_records(loaded))
+    own = {name: signatures.get(f"{name}@{phase}", s) for name, s in signatures.items() if not name.endswith(ends)}
+    variants = _functions(getattr(loaded.graphfreeze.phases, phase))
+    return own, functions | {name: f for name, f in variants.items() if name != "info"}
 
 
 def _default(signatures: Mapping[str, Any], functions: Mapping[str, Any]) -> str:

@@ -8,40 +8,20 @@ optimizer of Keras, whose state is part of the model from then on.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from graphfreeze.errors import NothingToTrainError, UnsupportedModelError, UsageError
+from graphfreeze.errors import NothingToTrainError, UsageError
 from graphfreeze.graph.steps import CHILD, STEPS
-from graphfreeze.runtime.loaded import trainable_variables
 from graphfreeze.runtime.optimizers import Make, keras_optimizer
-from graphfreeze.runtime.steps.inputs import Function, Targets, find_function
+from graphfreeze.runtime.steps.inputs import Targets
 from graphfreeze.runtime.steps.losses import (
-    Loss,
-    choose_output,
     compute,
-    is_probability,
-    parse_loss,
     targets_like,
 )
-from graphfreeze.runtime.steps.names import EVALUATE, PATH, RESTORE, SAVE, SCOPE, only_phase, train_signature
+from graphfreeze.runtime.steps.names import EVALUATE, PATH, RESTORE, SAVE, SCOPE, only_phase
+from graphfreeze.runtime.steps.phases import Phase, find_phases, gradients_of
 from graphfreeze.runtime.steps.saver import restore_from, save_to, stored
-
-
-@dataclass(frozen=True, slots=True)
-class Phase:
-    """What one kind of step trains."""
-
-    name: str | None
-    """None is a model without phases."""
-    variables: tuple[Any, ...]
-    function: Function
-    loss: Loss
-
-    @property
-    def signature(self) -> str:
-        """Name of its signature."""
-        return train_signature(self.name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +58,7 @@ def add_steps(
             "The model carries training steps already. Take them off with graphfreeze finalize, or start from the "
             "model that they were added to"
         )
-    chosen = find_function(loaded, function)
-    phases = [_resolved(phase) for phase in _phases(loaded, chosen, parse_loss(loss))]
+    phases = _phases(loaded, function, loss)
     steps = [p.signature for p in phases]
     _refuse_taken(loaded, [*steps, EVALUATE, SAVE, RESTORE])
     optimizers = _optimizers(optimizer, phases, shared)
@@ -87,9 +66,11 @@ def add_steps(
     state = tuple(v.value for o in seen.values() for v in o.variables)
     warnings: list[str] = []
     functions: dict[str, Any] = {}
-    inputs = _inputs(phases[0], targets)
+    _refuse_unused(phases, targets)
     for phase, one in zip(phases, optimizers, strict=True):
+        inputs = _inputs(phase, targets)
         functions[phase.signature] = _traced(_train(phase, one, inputs, warnings), inputs, phase.signature)
+    inputs = _inputs(phases[0], targets)
     functions[EVALUATE] = _traced(_evaluate(phases[0], inputs), inputs, EVALUATE)
     tracked = tf.__internal__.tracking.AutoTrackable()
     tracked.state = list(state)
@@ -110,28 +91,10 @@ def add_steps(
     )
 
 
-def _phases(loaded: Any, function: Function, loss: Loss) -> list[Phase]:
-    """One nameless phase: what is trainable. Where a freeze has none of its own, all that the function trains."""
-    if hasattr(getattr(loaded, CHILD, None), "info"):
-        variables = trainable_variables(loaded)
-    else:
-        variables = list(function.trainable)
-    if not variables:
-        raise NothingToTrainError(
-            f"Function '{function.name}' holds no trainable variable, so there is nothing to train. Look at them with: "
-            "graphfreeze inspect MODEL"
-        )
-    return [Phase(only_phase(loaded.signatures), tuple(variables), function, loss)]
-
-
-def _resolved(phase: Phase) -> Phase:
-    """The same with the loss's output named, and said whether that is a probability."""
-    function, loss = phase.function, phase.loss
-    name = choose_output(loss, function.outputs, f"Function '{function.name}'")
-    logits = loss.from_logits
-    if logits is None:
-        logits = not is_probability(function.makers(name))
-    return Phase(phase.name, phase.variables, function, Loss(loss.kind, name, logits))
+def _phases(loaded: Any, function: str | None, loss: str) -> list[Phase]:
+    """The phases under the names that their signatures get."""
+    found = find_phases(loaded, function, loss)
+    return [replace(p, name=only_phase(loaded.signatures)) if p.name is None else p for p in found]
 
 
 def _refuse_taken(loaded: Any, names: Sequence[str]) -> None:
@@ -174,13 +137,17 @@ def _built(make: Make, scope: str, variables: list[Any]) -> Any:
     return made
 
 
+def _refuse_unused(phases: Sequence[Phase], targets: Targets | None) -> None:
+    if targets is not None and not any(p.loss.needs_targets for p in phases):
+        output = phases[0].loss.output
+        raise UsageError(f"The loss '{output}' is an output of the function and compares nothing with targets")
+
+
 def _inputs(phase: Phase, targets: Targets | None) -> dict[str, Any]:
     import tensorflow as tf
 
     loss, inputs = phase.loss, dict(phase.function.inputs)
     if not loss.needs_targets:
-        if targets is not None:
-            raise UsageError(f"The loss '{loss.output}' is an output of the function and compares nothing with targets")
         return inputs
     assert loss.output is not None
     shape, dtype = targets_like(loss, phase.function.outputs[loss.output])
@@ -223,7 +190,7 @@ def _train(phase: Phase, optimizer: Any, inputs: Mapping[str, Any], warnings: li
             for variable in phase.variables:
                 tape.watch(variable)
             loss, metrics = _forward(phase, given)
-        pairs = list(zip(_gradients(tape, loss, phase), phase.variables, strict=True))
+        pairs = list(zip(gradients_of(tape, loss, phase), phase.variables, strict=True))
         without = [v.name.removesuffix(":0") for g, v in pairs if g is None]
         if len(without) == len(pairs):
             raise NothingToTrainError(
@@ -243,17 +210,6 @@ def _train(phase: Phase, optimizer: Any, inputs: Mapping[str, Any], warnings: li
         return {"loss": loss, **metrics}
 
     return body
-
-
-def _gradients(tape: Any, loss: Any, phase: Phase) -> list[Any]:
-    try:
-        found: list[Any] = tape.gradient(loss, list(phase.variables))
-    except (LookupError, ValueError) as error:
-        raise UnsupportedModelError(
-            f"TensorFlow has no gradient through function '{phase.function.name}': {error}. See what stands in the "
-            "way with: graphfreeze inspect MODEL --deep"
-        ) from error
-    return found
 
 
 def _evaluate(phase: Phase, inputs: Mapping[str, Any]) -> Any:
