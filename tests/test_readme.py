@@ -58,7 +58,7 @@ def run_bash(block, folder):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::UserWarning")
 def test_the_blocks_run_in_order(tmp_path, monkeypatch):
-    for model in ("digits", "unnamed", "tf1_two_by_two_ref"):
+    for model in sorted(set(re.findall(r"fixtures/models/(\w+)", README))):
         shutil.copytree(MODELS / model, tmp_path / "fixtures" / "models" / model)
     monkeypatch.chdir(tmp_path)
     names, shown = {}, ""
