@@ -134,6 +134,7 @@ NO_SELECTION = {
     "spec": None,
     "strategy": None,
     "copy": None,
+    "batch_norm": None,
     "strict": False,
     "enable": False,
     "state": False,

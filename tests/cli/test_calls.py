@@ -18,7 +18,20 @@ def test_inspect_call(api):
 
 SELECTION = (
     *("--freeze", "a/**", "--train", "a/b", "--freeze", "emb[:50, [1, 2]]", "--spec", "f.toml", "--strategy", "mask"),
-    *("--copy", "live", "--strict", "--enable", "--state", "--add", "--allow-empty", "--lite", "--tags", "serve"),
+    *(
+        "--copy",
+        "live",
+        "--batch-norm",
+        "update",
+        "--strict",
+        "--enable",
+        "--state",
+        "--add",
+        "--allow-empty",
+        "--lite",
+        "--tags",
+        "serve",
+    ),
 )
 SELECTED = {
     "freeze": ("a/**", "emb[:50, [1, 2]]"),
@@ -26,6 +39,7 @@ SELECTED = {
     "spec": Path("f.toml"),
     "strategy": "mask",
     "copy": "live",
+    "batch_norm": "update",
     "strict": True,
     "enable": True,
     "state": True,

@@ -176,9 +176,10 @@ def _restored_to(scope: Scope, restore, index: int) -> str:
 
 
 def _no_raw_use(done: Rewritten) -> Iterator[str]:
-    """Nobody but our own nodes takes the raw value of a frozen variable."""
+    """Nobody but our own nodes takes the raw value of a frozen variable; statistics are held by guards alone."""
     trace = trace_meta_graph(done.after, done.new)
-    touched = {v.path for v in done.plan.meta_graphs[0].variables if v.strategy and v.atoms}
+    merged = [v for v in done.plan.meta_graphs[0].variables if v.strategy and v.atoms and v.kind != "statistic"]
+    touched = {v.path for v in merged}
     functions = {f.signature.name: Scope(f) for f in done.new.graph_def.library.function}
     for body in trace.bodies.values():
         scope = functions[body.key.function]
