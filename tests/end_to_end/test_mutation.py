@@ -27,7 +27,7 @@ CASES = {
     "shared_function": {"freeze": ["a[:1]", "b"], "strict": True},
     "scalars": {"freeze": "scale", "strict": True},
     "statistics": {"freeze": "kernel[:1]"},
-    "norm_steps": {"freeze": ["kernel[:1]", "gamma", "beta", "head[:, 0]"]},
+    "norm_steps": {"freeze": ["kernel[:1]", "gamma[:1]", "beta[1:]", "mean", "variance", "head[:, 0]"]},
 }
 MORE = {
     "scan split": {"freeze": ["table[:4]", "kernel[:, :2]"]},
