@@ -10,6 +10,7 @@ by its peer's in the same round, so that a busy machine slows both sides.
 * `dense`: one large layer with 90 % of its columns frozen
 * `shares`: `stop` and `split` with 0 to 100 % frozen; a step must cost less the more is frozen
 * `fixtures`: the same on the small models of the test suite, where a step is mostly overhead
+* `phases`: eight dense layers, of which a phase trains the head
 * `masks`: `mask` for points, for scattered elements under 1 %, and for half of all elements
 """
 
@@ -19,7 +20,6 @@ import argparse
 import statistics
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -27,13 +27,13 @@ from typing import Any
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-import keras
 import numpy as np
 import tensorflow as tf
 
 import graphfreeze
 from benchmarks.common import Rounds, interleave, print_table, ratio, spread, write_json
 from benchmarks.models import Conv, Dense, Embedding, save
+from benchmarks.steps import Step
 
 UNFROZEN, TEXTBOOK = "unfrozen", "textbook"
 ROOT = Path(__file__).resolve().parents[1]
@@ -52,6 +52,7 @@ class Size:
     dense: int = 2048
     batch: int = 64
     mlp: tuple[int, ...] = (784, 1024, 1024, 1024, 10)
+    deep: tuple[int, ...] = (1024,) * 9
     image: int = 32
     channels: tuple[int, ...] = (3, 64, 128, 128)
     images: int = 32
@@ -62,8 +63,8 @@ class Size:
 
 
 QUICK = Size(
-    rows=60, columns=4, trainable_rows=10, ids=16, dense=40, batch=4, mlp=(12, 8, 8, 4), image=8, channels=(1, 4, 4),
-    images=2, fixtures=("mlp",), rounds=2, slice_seconds=0.0,
+    rows=60, columns=4, trainable_rows=10, ids=16, dense=40, batch=4, mlp=(12, 8, 8, 4), deep=(8,) * 4, image=8,
+    channels=(1, 4, 4), images=2, fixtures=("mlp",), rounds=2, slice_seconds=0.0,
 )  # fmt: skip
 
 
@@ -79,64 +80,8 @@ class Case:
     peers: tuple[str, ...] = (UNFROZEN,)
     limits: dict[str, float] = field(default_factory=dict)
     """By variant, the largest ratio to the first peer that is aimed at."""
-
-
-class Step:
-    """One variant: a traced training step and how often it runs per round."""
-
-    def __init__(self, model: Path, loss: Callable[[Any], tf.Tensor], slice_seconds: float) -> None:
-        loaded = tf.saved_model.load(str(model))
-        variables = trainable(loaded)
-        self.optimizer = keras.optimizers.Adam(1e-4)
-        if variables:
-            self.optimizer.build(variables)
-
-        def step() -> tf.Tensor:
-            with tf.GradientTape(watch_accessed_variables=False) as tape:
-                for variable in variables:
-                    tape.watch(variable)
-                value = loss(loaded)
-            # Where nothing is left to train, a step is the forward pass.
-            pairs = zip(tape.gradient(value, variables), variables, strict=True) if variables else ()
-            pairs = [(g, v) for g, v in pairs if g is not None]
-            if pairs:
-                self.optimizer.apply_gradients(pairs)
-            return value
-
-        self._step = tf.function(step)
-        for _ in range(3 if slice_seconds else 1):
-            self._step().numpy()
-        self._count = max(1, min(200, round(slice_seconds / self())))
-
-    _count = 1
-
-    def __call__(self) -> float:
-        """Seconds per step."""
-        begin = time.perf_counter()
-        for _ in range(self._count):
-            value = self._step()
-        value.numpy()
-        return (time.perf_counter() - begin) / self._count
-
-    def slots(self) -> list[list[int]]:
-        """Shapes of the optimizer's slots."""
-        return [list(v.shape) for v in self.optimizer.variables if v.name not in ("iteration", "learning_rate")]
-
-
-def trainable(loaded: Any) -> list[tf.Variable]:
-    """What the loaded functions use and plain training would train."""
-    found: dict[int, tf.Variable] = {}
-    seen, pending = set(), [loaded]
-    while pending:
-        thing = pending.pop(0)
-        if id(thing) in seen:
-            continue
-        seen.add(id(thing))
-        for function in getattr(thing, "concrete_functions", None) or ():
-            found |= {id(v): v for v in function.variables if v.trainable and v.dtype.is_floating}
-        if hasattr(thing, "_trackable_children") and not isinstance(thing, tf.Variable):
-            pending += thing._trackable_children().values()
-    return list(found.values())
+    phases: dict[str, str] = field(default_factory=dict)
+    """By variant, the phase that is trained."""
 
 
 def on_batch(*batch: Any) -> Callable[[Any], tf.Tensor]:
@@ -186,6 +131,24 @@ class Bench:
         }
         name = f"dense {width} x {width}, 90 % of the columns frozen"
         yield Case(name, models, on_batch(self._floats(self.size.batch, width)), (UNFROZEN, TEXTBOOK), {"split": 1.0})
+
+    def phases(self) -> Iterable[Case]:
+        """The head of a deep model, then all of it."""
+        source, target = self.saved(Dense(self.size.deep)), self._folder()
+        last = len(self.size.deep) - 2
+        spec = self._folder().with_suffix(".toml")
+        spec.write_text(
+            f'[[phase]]\nname = "head"\nfreeze = "**"\ntrain = ["kernel_{last}", "bias_{last}"]\n'
+            '[[phase]]\nname = "all"\n'
+        )
+        graphfreeze.rewrite(source, target, spec=spec)
+        batch = self._floats(self.size.batch, self.size.deep[0])
+        models = {UNFROZEN: source, "phase head": target, "phase all": target}
+        named = {"phase head": "head", "phase all": "all"}
+        limits = {"phase head": 0.35, "phase all": 1.0}
+        yield Case(
+            f"{last + 1} dense layers of {self.size.deep[0]}", models, on_batch(batch), (UNFROZEN,), limits, named
+        )
 
     def shares(self) -> Iterable[Case]:
         """More and more frozen, on models whose steps are real work."""
@@ -313,7 +276,7 @@ def slices(source: Path, share: int) -> list[str]:
 
 def run_case(case: Case, size: Size) -> dict[str, Any]:
     """Times one case and prints its table."""
-    steps = {name: Step(path, case.loss, size.slice_seconds) for name, path in case.models.items()}
+    steps = {n: Step(path, case.loss, size.slice_seconds, case.phases.get(n)) for n, path in case.models.items()}
     seconds: Rounds = interleave(dict(steps), size.rounds)
     figures: dict[str, Any] = {}
     for name in steps:
@@ -348,7 +311,7 @@ def run_case(case: Case, size: Size) -> dict[str, Any]:
     return {"case": case.name, "peers": list(case.peers), "variants": figures}
 
 
-CASES = ("embedding", "dense", "shares", "fixtures", "masks")
+CASES = ("embedding", "dense", "phases", "shares", "fixtures", "masks")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
