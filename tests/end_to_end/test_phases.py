@@ -239,7 +239,7 @@ def exported(tmp_path_factory):
         keras.layers.GlobalAveragePooling1D(),
         keras.layers.Dense(3, name="head"),
     ]
-    model = keras.Sequential(layers)
+    model = keras.Sequential(layers, name="sequential")
     path = tmp_path_factory.mktemp("keras") / "model"
     model.export(str(path), verbose=False)
     return path
