@@ -119,7 +119,7 @@ def test_every_write_leaves_frozen_elements_and_writes_the_rest(kind, dtype, num
                     assert_bits_equal(held.run("x:0"), after)
                     given = held.run(name.replace("_written", "_given:0"))
                     assert_bits_equal(given, held.run("x:0") * 2, f"{index} {name}, taken from it")
-            # All at once, in no order. TensorFlow locks refs only: with a resource it ends the process, rewritten or not.
+            # All at once, in no order. TensorFlow locks refs only: with a resource it ends the process, held or not.
             for _ in range((20 if FULL else 3) * (kind == "ref")):
                 held.run([f"{name}:0" for name in names])
                 assert_bits_equal(held.variable("x")[mask], first[mask], f"{index}, all writes in one run")
