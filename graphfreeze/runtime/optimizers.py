@@ -107,6 +107,22 @@ def keras_optimizer(text: str, more: Iterable[str] = ()) -> tuple[str, Make]:
     return name, _factory(kinds[name], call)
 
 
+def training_optimizer(text: str) -> Make:
+    """The maker of an optimizer that a training step in TensorFlow can use.
+
+    Raises:
+        UsageError: Keras has no such optimizer or argument, or runs on something else than TensorFlow.
+    """
+    import keras
+
+    if keras.backend.backend() != "tensorflow":
+        raise UsageError(
+            f"Keras runs on '{keras.backend.backend()}' here, and a training step is made of TensorFlow. Set "
+            "KERAS_BACKEND=tensorflow"
+        )
+    return keras_optimizer(text)[1]
+
+
 def tf1_optimizer(text: str) -> Callable[[str], Any]:
     """Factory of an optimizer of ``tf.compat.v1.train``, given the name of its slots.
 

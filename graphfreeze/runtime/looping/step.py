@@ -12,7 +12,7 @@ import numpy as np
 from graphfreeze.errors import NothingToTrainError, UsageError
 from graphfreeze.graph.randomness import random_nodes
 from graphfreeze.runtime.looping.columns import Wanted
-from graphfreeze.runtime.optimizers import keras_optimizer
+from graphfreeze.runtime.optimizers import training_optimizer
 from graphfreeze.runtime.steps.losses import compute, targets_like
 from graphfreeze.runtime.steps.phases import Phase, gradients_of
 
@@ -56,14 +56,7 @@ def make_optimizers(text: str, phases: Mapping[str | None, Phase], shared: bool)
     Raises:
         UsageError: Keras has no such optimizer or argument, or runs on something else than TensorFlow.
     """
-    import keras
-
-    if keras.backend.backend() != "tensorflow":
-        raise UsageError(
-            f"Keras runs on '{keras.backend.backend()}' here, and a training step is made of TensorFlow. Set "
-            "KERAS_BACKEND=tensorflow"
-        )
-    _, make = keras_optimizer(text)
+    make = training_optimizer(text)
     if shared:
         one = make()
         one.build(list({id(v): v for phase in phases.values() for v in phase.variables}.values()))

@@ -13,7 +13,7 @@ from typing import Any
 
 from graphfreeze.errors import NothingToTrainError, UsageError
 from graphfreeze.graph.steps import CHILD, STEPS
-from graphfreeze.runtime.optimizers import Make, keras_optimizer
+from graphfreeze.runtime.optimizers import Make, training_optimizer
 from graphfreeze.runtime.steps.inputs import Targets
 from graphfreeze.runtime.steps.losses import (
     compute,
@@ -107,14 +107,7 @@ def _refuse_taken(loaded: Any, names: Sequence[str]) -> None:
 
 
 def _optimizers(text: str, phases: Sequence[Phase], shared: bool) -> list[Any]:
-    import keras
-
-    if keras.backend.backend() != "tensorflow":
-        raise UsageError(
-            f"Keras runs on '{keras.backend.backend()}' here, and a training step is made of TensorFlow. Set "
-            "KERAS_BACKEND=tensorflow"
-        )
-    _, make = keras_optimizer(text)
+    make = training_optimizer(text)
     if shared:
         union = {id(v): v for p in phases for v in p.variables}
         return [_built(make, SCOPE, list(union.values()))] * len(phases)
