@@ -10,7 +10,7 @@ from rich.cells import cell_len
 from typer.testing import CliRunner
 
 import graphfreeze
-from graphfreeze.cli import app
+from graphfreeze.cli.program import program
 from graphfreeze.errors import VerificationError
 from graphfreeze.report.verified import render_verified
 from graphfreeze.runtime.verifying.results import Finding, FunctionResult, TrainingResult, VariableResult, Verified
@@ -57,7 +57,7 @@ def api(monkeypatch):
 
 
 def run(*arguments, columns="100"):
-    return CliRunner().invoke(app, arguments, prog_name="graphfreeze", env={"COLUMNS": columns, "NO_COLOR": "1"})
+    return CliRunner().invoke(program(), arguments, prog_name="graphfreeze", env={"COLUMNS": columns, "NO_COLOR": "1"})
 
 
 def test_what_is_called(api):

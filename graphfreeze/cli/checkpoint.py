@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from graphfreeze.cli.options import Debug, Json, Overwrite, Quiet, Verbose, refuse_both
+from graphfreeze.cli.options import Output, Overwrite
 from graphfreeze.cli.output import tell, write_json
 
 
@@ -28,23 +28,20 @@ def command(
         str | None, typer.Option("--at", metavar="PATH", help="Where the model stands in the checkpoint, if twice.")
     ] = None,
     overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Convert a training checkpoint."""
-    refuse_both(quiet, verbose)
     if (into is None) == (from_ is None):
         raise typer.BadParameter("give one of --into REWRITTEN and --from REWRITTEN", param_hint="--into")
     from graphfreeze import api, report
 
-    with report.copy_progress(quiet=quiet) as progress:
+    with report.copy_progress(quiet=output.quiet) as progress:
         done = api.checkpoint(
             prefix, out, into=into, from_=from_, frozen=frozen, at=at, overwrite=overwrite, progress=progress
         )
-    if json:
+    if output.json:
         write_json(done.to_dict())
-    elif not quiet:
-        report.write_converted(done, verbose=verbose)
-    tell(done.warnings, None if quiet else out)
+    elif not output.quiet:
+        report.write_converted(done, verbose=output.verbose)
+    tell(done.warnings, None if output.quiet else out)

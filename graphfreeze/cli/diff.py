@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from graphfreeze.cli.options import Debug, Json, Quiet, Verbose, refuse_both
+from graphfreeze.cli.options import Output
 from graphfreeze.cli.output import tell, write_json
 
 DIFFERENT = 10
@@ -16,20 +16,17 @@ DIFFERENT = 10
 def command(
     a: Annotated[Path, typer.Argument(metavar="A", help="Folder of a SavedModel. Exit code 10 if B differs.")],
     b: Annotated[Path, typer.Argument(metavar="B", help="Folder of the SavedModel to compare with it.")],
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Compare two models."""
-    refuse_both(quiet, verbose)
     from graphfreeze import api, report
 
     found = api.diff(a, b)
-    if json:
+    if output.json:
         write_json(found.to_dict())
     else:
-        report.write_difference(found, verbose=verbose, quiet=quiet)
+        report.write_difference(found, verbose=output.verbose, quiet=output.quiet)
     tell(found.warnings, None)
     if not found.equal:
         raise typer.Exit(DIFFERENT)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from graphfreeze.cli.options import Debug, Json, Out, Overwrite, Quiet, Verbose, Weights, refuse_both
+from graphfreeze.cli.options import Out, Output, Overwrite, Weights
 from graphfreeze.cli.output import tell, write_json
 
 
@@ -20,22 +20,19 @@ def command(
     ] = [],  # noqa: B006
     weights: Weights = "copy",
     overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Write the plain, trained model back."""
-    refuse_both(quiet, verbose)
     from graphfreeze import api, report
 
-    with report.copy_progress(quiet=quiet) as progress:
+    with report.copy_progress(quiet=output.quiet) as progress:
         done = api.finalize(
             trained, out, unfreeze=tuple(unfreeze), overwrite=overwrite, weights=weights, progress=progress
         )
-    if json:
+    if output.json:
         where = {"schema": 1, "command": "finalize", "model": str(trained), "out": str(done.out)}
         write_json({**where, "variables": list(done.variables), "warnings": list(done.warnings)})
-    elif not quiet:
-        report.write_restored(done.variables, verbose=verbose)
-    tell(done.warnings, None if quiet else out)
+    elif not output.quiet:
+        report.write_restored(done.variables, verbose=output.verbose)
+    tell(done.warnings, None if output.quiet else out)

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from graphfreeze.cli.options import Debug, Json, Model, Quiet, Tags, Verbose, refuse_both, split_tags
+from graphfreeze.cli.options import Model, Output, Tags, split_tags
 from graphfreeze.cli.output import show
 
 
@@ -16,13 +16,10 @@ def command(
         bool, typer.Option("--deep", help="Also ask TensorFlow, which this starts, for ops without a gradient.")
     ] = False,
     tags: Tags = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """List variables; say whether they train."""
-    refuse_both(quiet, verbose)
     from graphfreeze import api
 
-    show(api.inspect(model, tags=split_tags(tags), deep=deep), json, quiet, verbose)
+    show(api.inspect(model, tags=split_tags(tags), deep=deep), output)

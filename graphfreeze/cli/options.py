@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from inspect import signature
+from dataclasses import dataclass
+from inspect import Parameter, signature
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeAlias, TypedDict
 
@@ -87,18 +88,30 @@ class Planning(TypedDict):
     tags: tuple[str, ...] | None
 
 
-def planned(command: Callable[..., None]) -> Callable[..., None]:
-    """Gives a command the options of ``Planning`` in place of its parameter ``options``, which gets their values."""
-    own, shared = signature(command, eval_str=True), signature(_planning, eval_str=True)
+@dataclass(frozen=True, slots=True)
+class Output:
+    """How a command says what it did."""
+
+    json: bool
+    quiet: bool
+    verbose: bool
+
+
+def with_shared(command: Callable[..., None]) -> Callable[..., None]:
+    """Puts shared options in the place of each parameter that is annotated with a bundle of them."""
+    own = signature(command, eval_str=True)
+    bundles = {p.name: SHARED[p.annotation] for p in own.parameters.values() if p.annotation in SHARED}
+    options = {name: signature(bundle, eval_str=True).parameters for name, bundle in bundles.items()}
     parameters = [
-        parameter
+        parameter.replace(kind=Parameter.KEYWORD_ONLY)
         for mine in own.parameters.values()
-        for parameter in (shared.parameters.values() if mine.name == "options" else (mine,))
+        for parameter in (options[mine.name].values() if mine.name in options else (mine,))
     ]
 
     def run(**given: Any) -> None:
-        options = _planning(**{name: given.pop(name) for name in shared.parameters})
-        command(**given, options=options)
+        for name, bundle in bundles.items():
+            given[name] = bundle(**{option: given.pop(option) for option in options[name]})
+        command(**given)
 
     run.__name__, run.__doc__ = command.__name__, command.__doc__
     run.__annotations__ = {p.name: p.annotation for p in parameters}
@@ -139,12 +152,16 @@ def _planning(
     }
 
 
+def _output(json: Json = False, quiet: Quiet = False, verbose: Verbose = False, debug: Debug = False) -> Output:
+    if quiet and verbose:
+        raise typer.BadParameter("it excludes --verbose", param_hint="--quiet")
+    return Output(json, quiet, verbose)
+
+
+SHARED: dict[Any, Callable[..., Any]] = {Planning: _planning, Output: _output}
+"""Bundle -> what makes it of its options."""
+
+
 def split_tags(text: str | None) -> tuple[str, ...] | None:
     """The tags in ``TAG,...``; None where the option was not given."""
     return None if text is None else tuple(tag.strip() for tag in text.split(",") if tag.strip())
-
-
-def refuse_both(quiet: bool, verbose: bool) -> None:
-    """Refuses ``-q`` beside ``-v``."""
-    if quiet and verbose:
-        raise typer.BadParameter("it excludes --verbose", param_hint="--quiet")

@@ -7,18 +7,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from graphfreeze.cli.options import Output
     from graphfreeze.planning.plan import Plan
 
 
-def show(plan: Plan, json: bool, quiet: bool, verbose: bool, *, out: Path | None = None) -> None:
+def show(plan: Plan, output: Output, *, out: Path | None = None) -> None:
     """Data to stdout, the rest to stderr. A quiet command that wrote something has no data to show."""
     from graphfreeze import report
 
-    if json:
+    if output.json:
         write_json(plan.to_dict())
-    elif out is None or not quiet:
-        report.write_plan(plan, verbose=verbose, quiet=quiet)
-    tell(plan.warnings, None if quiet else out)
+    elif out is None or not output.quiet:
+        report.write_plan(plan, verbose=output.verbose, quiet=output.quiet)
+    tell(plan.warnings, None if output.quiet else out)
 
 
 def write_json(data: dict[str, Any]) -> None:

@@ -2,23 +2,20 @@
 
 from __future__ import annotations
 
-from graphfreeze.cli.options import Debug, Json, Model, Quiet, Verbose, refuse_both
+from graphfreeze.cli.options import Model, Output
 from graphfreeze.cli.output import write_json
 
 
 def command(
     model: Model,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """List the phases of a rewritten model."""
-    refuse_both(quiet, verbose)
     from graphfreeze import api, report
 
     found = api.phases(model)
-    if json:
+    if output.json:
         write_json(found.to_dict())
     else:
-        report.write_phases(found, verbose=verbose, quiet=quiet)
+        report.write_phases(found, verbose=output.verbose, quiet=output.quiet)

@@ -15,6 +15,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from graphfreeze.cli import checkpoint, diff, finalize, inspect, phases, plan, rewrite, train, train_step, verify
 from graphfreeze.cli.failures import PROGRAM, exit_codes
+from graphfreeze.cli.options import with_shared
 
 HELP = """Freeze = hold variables at their values in training, NOT make them constants.
 
@@ -130,7 +131,7 @@ def _callback(ctx: typer.Context, version: Version = False) -> None:
         raise typer.Exit(2)
 
 
-def program(commands: Sequence[Row]) -> typer.Typer:
+def program(commands: Sequence[Row] = COMMANDS) -> typer.Typer:
     """The program with these commands."""
     made = typer.Typer(
         cls=Commands,
@@ -143,8 +144,5 @@ def program(commands: Sequence[Row]) -> typer.Typer:
     )
     made.callback(invoke_without_command=True)(_callback)
     for name, command in commands:
-        made.command(name, cls=Command)(command)
+        made.command(name, cls=Command)(with_shared(command))
     return made
-
-
-app = program(COMMANDS)

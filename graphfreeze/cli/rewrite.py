@@ -7,23 +7,10 @@ from typing import Annotated
 
 import typer
 
-from graphfreeze.cli.options import (
-    Debug,
-    Json,
-    Model,
-    Out,
-    Overwrite,
-    Planning,
-    Quiet,
-    Verbose,
-    Weights,
-    planned,
-    refuse_both,
-)
+from graphfreeze.cli.options import Model, Out, Output, Overwrite, Planning, Weights
 from graphfreeze.cli.output import show
 
 
-@planned
 def command(
     model: Model,
     out: Out,
@@ -34,15 +21,12 @@ def command(
     ] = None,
     weights: Weights = "copy",
     overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Write the model with elements frozen."""
-    refuse_both(quiet, verbose)
     from graphfreeze import api, report
 
-    with report.copy_progress(quiet=quiet) as progress:
+    with report.copy_progress(quiet=output.quiet) as progress:
         done = api.rewrite(model, out, plan=plan, weights=weights, overwrite=overwrite, progress=progress, **options)
-    show(done, json, quiet, verbose, out=out)
+    show(done, output, out=out)

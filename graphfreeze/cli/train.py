@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphfreeze.cli.options import Debug, Json, Model, Overwrite, Quiet, Verbose, refuse_both
+from graphfreeze.cli.options import Model, Output, Overwrite
 from graphfreeze.cli.output import tell, write_json
 
 if TYPE_CHECKING:
@@ -87,13 +87,10 @@ def command(
         Path | None, typer.Option("--logdir", metavar="DIR", help="Write scalars for TensorBoard here.")
     ] = None,
     overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Train a model within its freeze."""
-    refuse_both(quiet, verbose)
     if out is None and checkpoint_dir is None:
         raise typer.BadParameter("give --out OUT, --checkpoint-dir DIR, or both", param_hint="--out")
     if checkpoint_every is not None and checkpoint_dir is None:
@@ -106,11 +103,11 @@ def command(
     from graphfreeze.runtime.looping.train import train
 
     plan = parse_phases(phases)
-    if not quiet:
+    if not output.quiet:
         report.write_message("", "starting TensorFlow, which loads and runs the model")
     start_quietly()
     try:
-        with train_progress(quiet=quiet or json) as progress:
+        with train_progress(quiet=output.quiet or output.json) as progress:
             done = train(
                 model,
                 data,
@@ -135,17 +132,17 @@ def command(
         if str(stop):
             report.write_message("", str(stop))
         raise
-    _show(done, json, quiet, verbose)
+    _show(done, output)
 
 
-def _show(done: Trained, json: bool, quiet: bool, verbose: bool) -> None:
+def _show(done: Trained, output: Output) -> None:
     from graphfreeze.report.trained import write_trained
 
-    if json:
+    if output.json:
         write_json(done.to_dict())
-    elif not quiet:
-        write_trained(done, verbose=verbose)
-    tell(done.warnings, None if quiet or done.out is None else Path(done.out))
+    elif not output.quiet:
+        write_trained(done, verbose=output.verbose)
+    tell(done.warnings, None if output.quiet or done.out is None else Path(done.out))
 
 
 def _columns(texts: list[str]) -> dict[str, list[str]]:

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from graphfreeze.cli.options import Debug, Json, Model, Out, Overwrite, Quiet, Verbose, refuse_both
+from graphfreeze.cli.options import Model, Out, Output, Overwrite
 from graphfreeze.cli.output import tell, write_json
 
 
@@ -45,18 +45,15 @@ def command(
         ),
     ] = False,
     overwrite: Overwrite = False,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Put training steps into a model."""
-    refuse_both(quiet, verbose)
     from graphfreeze import report
     from graphfreeze.runtime.loading import start_quietly
     from graphfreeze.runtime.steps.build import train_step
 
-    if not quiet:
+    if not output.quiet:
         report.write_message("", "starting TensorFlow, which loads the model")
     start_quietly()
     done = train_step(
@@ -69,8 +66,8 @@ def command(
         shared_state=shared_state,
         overwrite=overwrite,
     )
-    if json:
+    if output.json:
         write_json(done.to_dict())
-    elif not quiet:
-        report.write_steps(done, verbose=verbose)
-    tell(done.warnings, None if quiet else out)
+    elif not output.quiet:
+        report.write_steps(done, verbose=output.verbose)
+    tell(done.warnings, None if output.quiet else out)

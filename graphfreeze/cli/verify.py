@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from graphfreeze.cli.options import Debug, Json, Quiet, Verbose, refuse_both
+from graphfreeze.cli.options import Output
 from graphfreeze.cli.output import tell, write_json
 
 if TYPE_CHECKING:
@@ -33,34 +33,31 @@ def command(
             "--inputs", metavar="FILE", help="Samples (.npz) by input name or NAME@signature; the rest is made up."
         ),
     ] = None,
-    json: Json = False,
-    quiet: Quiet = False,
-    verbose: Verbose = False,
-    debug: Debug = False,
+    *,
+    output: Output,
 ) -> None:
     """Check a result by running it."""
-    refuse_both(quiet, verbose)
     from graphfreeze import api
     from graphfreeze.errors import VerificationError
     from graphfreeze.report.verified import stage_progress
 
     try:
-        with stage_progress(quiet=quiet or json) as progress:
+        with stage_progress(quiet=output.quiet or output.json) as progress:
             report = api.verify(
                 source, rewritten, steps=steps, optimizer=optimizer, seed=seed, inputs=inputs, progress=progress
             )
     except VerificationError as error:
         if error.report is not None:
-            _show(error.report, json, quiet, verbose)
+            _show(error.report, output)
         raise
-    _show(report, json, quiet, verbose)
+    _show(report, output)
 
 
-def _show(report: Verified, json: bool, quiet: bool, verbose: bool) -> None:
+def _show(report: Verified, output: Output) -> None:
     from graphfreeze.report.verified import write_verified
 
-    if json:
+    if output.json:
         write_json(report.to_dict())
     else:
-        write_verified(report, verbose=verbose, quiet=quiet)
+        write_verified(report, verbose=output.verbose, quiet=output.quiet)
     tell(report.warnings, None)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typer.testing import CliRunner
 
 from graphfreeze.checkpoints import Converted
-from graphfreeze.cli import app
+from graphfreeze.cli.program import program
 from graphfreeze.comparison import Change, Difference, FrozenElements, ValueChange
 from graphfreeze.planning.plan import MetaGraphPlan, Plan, ReadRecord, Strategy, VariablePlan
 
@@ -110,7 +110,7 @@ class FakeApi(types.ModuleType):
 
 
 def run(*arguments, columns="80"):
-    return CliRunner().invoke(app, arguments, prog_name="graphfreeze", env={"COLUMNS": columns, "NO_COLOR": "1"})
+    return CliRunner().invoke(program(), arguments, prog_name="graphfreeze", env={"COLUMNS": columns, "NO_COLOR": "1"})
 
 
 TABLE = """\

@@ -97,9 +97,9 @@ def test_a_layer_norm_is_no_batch_norm():
 
 
 def test_the_command_line_says_what_and_why():
-    from graphfreeze.cli import app
+    from graphfreeze.cli.program import program
 
     arguments = ["plan", str(NORM), "--freeze", "{gamma,beta}", "--batch-norm", "inference"]
-    done = CliRunner().invoke(app, arguments, prog_name="graphfreeze", env={"COLUMNS": "160", "NO_COLOR": "1"})
+    done = CliRunner().invoke(program(), arguments, prog_name="graphfreeze", env={"COLUMNS": "160", "NO_COLOR": "1"})
     assert done.exit_code == 0
     assert f"batch norm 'gamma': inference, {BOTH}\n" in done.stdout
